@@ -53,7 +53,7 @@ mod list;
 mod record;
 mod trouble;
 
-use book::{Book, Place, Waiting};
+use book::{Book, PartitionOffset, Waiting};
 use contact::Contact;
 pub(crate) use list::dead_letters;
 use trouble::{Voice, told};
@@ -495,7 +495,7 @@ impl Seat {
         stored.map_err(|error| told(&self.topic, error))
     }
 
-    fn somebody_elses(&self, place: Place) -> Error {
+    fn somebody_elses(&self, place: PartitionOffset) -> Error {
         let message = format!(
             "message {} of partition {} of {} is done with, or its partition was given to somebody else",
             place.offset, place.partition, self.topic
@@ -507,7 +507,7 @@ impl Seat {
 /// Acknowledgement handle of a message in an assigned partition.
 struct Held {
     seat: Arc<Seat>,
-    place: Place,
+    place: PartitionOffset,
     /// The message to redeliver; `None` after an acknowledgement.
     again: Option<Message>,
     attempt: u32,

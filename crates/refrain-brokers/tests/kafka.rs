@@ -123,12 +123,12 @@ async fn pull(broker: &Kafka, count: usize) -> Vec<Delivery> {
 ///
 /// Clients connect to the address that a broker advertises, so the relay replaces that address in the
 /// broker's responses.
-struct Way {
+struct KafkaRelay {
     servers: String,
     cuts: Arc<Mutex<Vec<AbortHandle>>>,
 }
 
-impl Way {
+impl KafkaRelay {
     async fn to(cluster: &Cluster) -> Self {
         let (_, server) = cluster.servers.rsplit_once(':').unwrap();
         let server: u16 = server.parse().unwrap();
@@ -196,7 +196,7 @@ async fn connections_that_are_cut_in_mid_load_lose_nothing() {
     const CUTS: usize = 8;
     let cluster = Cluster::start();
     cluster.make("orders", 2);
-    let way = Way::to(&cluster).await;
+    let way = KafkaRelay::to(&cluster).await;
     let url = format!("kafka://{}?{SETTINGS}", way.servers);
     let source = Source::new(url.as_str(), "orders", "c");
     let broker = Kafka::connect(&source).await.unwrap();

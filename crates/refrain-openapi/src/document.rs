@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use crate::{
-    Format, Map, Message, Node, Operation, ReadError, View, error::Place, files::Files, message,
-    operation,
+    Format, Map, Message, Node, Operation, ReadError, View, error::SourceLocation, files::Files,
+    message, operation,
 };
 
 /// Specification and version that a document follows.
@@ -183,7 +183,8 @@ fn flavour(root: &Node, name: &str) -> Result<Flavour, ReadError> {
     let found = ["openapi", "swagger", "asyncapi"]
         .into_iter()
         .find_map(version);
-    let bad = |message: String, help: &str| ReadError::new(Place::whole(name), message, help);
+    let bad =
+        |message: String, help: &str| ReadError::new(SourceLocation::whole(name), message, help);
     let Some((member, version)) = found else {
         let message =
             "is no description of an API: it has no member `openapi`, `swagger` or `asyncapi`";

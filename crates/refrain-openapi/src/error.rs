@@ -4,14 +4,14 @@ use std::fmt;
 
 /// Position in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct SourceLocation {
     /// File name, as the caller gave it.
     pub file: String,
     /// Line and column, from 1, the column in characters; `None` if unknown.
     pub at: Option<(usize, usize)>,
 }
 
-impl Place {
+impl SourceLocation {
     /// The whole file, without line and column.
     pub(crate) fn whole(file: &str) -> Self {
         let file = file.to_owned();
@@ -33,7 +33,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for SourceLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.at {
             Some((line, column)) => write!(f, "{}:{line}:{column}", self.file),
@@ -47,7 +47,7 @@ impl fmt::Display for Place {
 #[error("{place}: {message}\n  fix: {help}")]
 pub struct ReadError {
     /// Position of the problem.
-    pub place: Place,
+    pub place: SourceLocation,
     /// Description of the problem.
     pub message: String,
     /// How to fix it.
@@ -55,7 +55,11 @@ pub struct ReadError {
 }
 
 impl ReadError {
-    pub(crate) fn new(place: Place, message: impl Into<String>, help: impl Into<String>) -> Self {
+    pub(crate) fn new(
+        place: SourceLocation,
+        message: impl Into<String>,
+        help: impl Into<String>,
+    ) -> Self {
         let (message, help) = (message.into(), help.into());
         Self {
             place,

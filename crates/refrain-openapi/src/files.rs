@@ -9,7 +9,7 @@ use std::{
 
 use crate::{
     Format, Node,
-    error::{Place, ReadError},
+    error::{ReadError, SourceLocation},
     parse::{self, FILE_BYTES_MAX},
 };
 
@@ -76,7 +76,7 @@ impl Files {
                 if number >= FILES_MAX {
                     let message = format!("refers to more than {FILES_MAX} files");
                     let help = "bundle them into one file first";
-                    return Err(ReadError::new(Place::whole(name), message, help));
+                    return Err(ReadError::new(SourceLocation::whole(name), message, help));
                 }
                 numbers.insert(other, number);
                 files.list[at].others.insert(reference.file, number);
@@ -102,7 +102,7 @@ impl Files {
                 let limit = FILES_BYTES_MAX >> 20;
                 let message = format!("with this file the document has more than {limit} MiB");
                 let help = "leave out examples, or plan a part of it";
-                return Err(ReadError::new(Place::whole(&name), message, help));
+                return Err(ReadError::new(SourceLocation::whole(&name), message, help));
             }
             Ok(bytes)
         });
@@ -133,7 +133,9 @@ impl Files {
         outward(&root, &mut references);
         for reference in &mut references {
             let at = find(bytes, &reference.text);
-            reference.place = at.map_or(Place::whole(name), |at| Place::of(name, bytes, at));
+            reference.place = at.map_or(SourceLocation::whole(name), |at| {
+                SourceLocation::of(name, bytes, at)
+            });
         }
         self.list.push(Loaded {
             root,
@@ -242,7 +244,7 @@ impl Files {
                         true => "correct its spelling, or add what it names",
                         false => "write it as a JSON pointer, such as #/components/schemas/Pet",
                     };
-                    lost.push(ReadError::new(Place::whole(&name), message, help));
+                    lost.push(ReadError::new(SourceLocation::whole(&name), message, help));
                 }
             });
         }
@@ -255,7 +257,7 @@ impl Files {
 struct Reference {
     text: String,
     file: String,
-    place: Place,
+    place: SourceLocation,
 }
 
 fn outward(node: &Node, found: &mut Vec<Reference>) {
@@ -266,7 +268,7 @@ fn outward(node: &Node, found: &mut Vec<Reference>) {
             found.push(Reference {
                 text: text.into(),
                 file: file.into(),
-                place: Place::whole(""),
+                place: SourceLocation::whole(""),
             });
         }
     });
@@ -299,7 +301,7 @@ fn bytes(path: &Path) -> Result<Vec<u8>, ReadError> {
         Ok(_) if bytes.len() > FILE_BYTES_MAX => Err(parse::too_large(&name)),
         Ok(_) => Ok(bytes),
         Err(error) => Err(ReadError::new(
-            Place::whole(&name),
+            SourceLocation::whole(&name),
             format!("cannot be read: {error}"),
             "check the path and its permissions",
         )),

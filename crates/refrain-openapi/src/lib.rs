@@ -17,7 +17,7 @@
 //! ```
 
 mod error;
-pub use error::{Place, ReadError};
+pub use error::{ReadError, SourceLocation};
 
 mod node;
 pub use node::{Map, Node};

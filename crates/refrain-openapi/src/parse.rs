@@ -5,7 +5,7 @@ use std::cell::Cell;
 use serde::de::DeserializeSeed as _;
 
 use crate::{
-    error::{Place, ReadError},
+    error::{ReadError, SourceLocation},
     node::{Node, Seed},
 };
 
@@ -60,7 +60,7 @@ pub(crate) fn parse(bytes: &[u8], name: &str) -> Result<(Node, Format), ReadErro
 pub(crate) fn too_large(name: &str) -> ReadError {
     let limit = FILE_BYTES_MAX >> 20;
     ReadError::new(
-        Place::whole(name),
+        SourceLocation::whole(name),
         format!("is larger than {limit} MiB"),
         "split it into files that refer to each other with $ref, or leave out examples",
     )
@@ -78,7 +78,7 @@ fn utf8<'b>(bytes: &'b [u8], name: &str) -> Result<&'b str, ReadError> {
             ),
         };
         let help = "save it as UTF-8, or convert it: iconv -f ISO-8859-1 -t UTF-8";
-        ReadError::new(Place::of(name, bytes, at), message, help)
+        ReadError::new(SourceLocation::of(name, bytes, at), message, help)
     })
 }
 
@@ -88,10 +88,10 @@ fn json(text: &str, name: &str) -> Result<Node, ReadError> {
     let read = Seed { left: &left }.deserialize(&mut reader);
     let read = read.and_then(|node| reader.end().map(|()| node));
     read.map_err(|error| {
-        let mut place = Place::whole(name);
+        let mut place = SourceLocation::whole(name);
         place.at = (error.line() > 0).then_some((error.line(), error.column().max(1)));
         let message = error.to_string();
-        // Remove the position from the message, because `Place` already has it.
+        // Remove the position from the message, because `SourceLocation` already has it.
         let message = message.split(" at line ").next().unwrap_or_default();
         ReadError::new(
             place,
@@ -107,7 +107,7 @@ fn yaml(text: &str, name: &str) -> Result<Node, ReadError> {
         Seed { left: &left }.deserialize(reader)
     });
     read.map_err(|error| {
-        let mut place = Place::whole(name);
+        let mut place = SourceLocation::whole(name);
         let at = error.location();
         let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
         place.at = at.map(|at| (number(at.line()), number(at.column())));

@@ -74,7 +74,7 @@ mod versioned;
 pub use versioned::{Changes, Versioned};
 
 use address::Address;
-use connect::{Facts, Link, Place};
+use connect::{Facts, Link, PostgresContext};
 use desk::{Desk, closed};
 use job::{Ask, Job};
 use pace::{Now, Pace};
@@ -130,7 +130,7 @@ pub struct Migrated {
 /// # Errors
 /// As [`Postgres::open`].
 pub async fn migrate(address: &str) -> Result<Migrated> {
-    let place = Place::new(Address::parse(address)?)?;
+    let place = PostgresContext::new(Address::parse(address)?)?;
     let (mut wire, _) = place.connect(|_| ()).await?;
     let from = schema::ensure(&mut wire.client, &place.address).await?;
     Ok(Migrated {
@@ -217,7 +217,7 @@ pub struct Postgres {
     watches: Watches,
     secret: Secret,
     guarantees: Guarantees,
-    place: Arc<Place>,
+    place: Arc<PostgresContext>,
     time: Time,
     /// Random identifier of this handle.
     node: i64,
@@ -266,7 +266,7 @@ impl Postgres {
     /// # Cancellation
     /// As [`open`](Self::open).
     pub async fn open_with(address: &str, options: Options) -> Result<Self> {
-        let place = Arc::new(Place::new(Address::parse(address)?)?);
+        let place = Arc::new(PostgresContext::new(Address::parse(address)?)?);
         let (told, opened) = oneshot::channel();
         let spawned = thread::Builder::new()
             .name("refrain-postgres".into())
@@ -320,7 +320,7 @@ fn mixed_up() -> Error {
 }
 
 /// Runs the store on its own thread, because a caller's runtime may shut down before the store is dropped.
-fn serve(place: Arc<Place>, options: Options, told: oneshot::Sender<Result<Postgres>>) {
+fn serve(place: Arc<PostgresContext>, options: Options, told: oneshot::Sender<Result<Postgres>>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
@@ -349,7 +349,7 @@ fn serve(place: Arc<Place>, options: Options, told: oneshot::Sender<Result<Postg
 struct Lanes {
     quick: Vec<(quick::Lane, mpsc::Receiver<Job>)>,
     careful: (careful::Lane, mpsc::Receiver<Job>),
-    place: Arc<Place>,
+    place: Arc<PostgresContext>,
     watches: Watches,
 }
 
@@ -366,7 +366,7 @@ impl Lanes {
     }
 }
 
-async fn prepare(place: Arc<Place>, options: Options) -> Result<(Postgres, Lanes)> {
+async fn prepare(place: Arc<PostgresContext>, options: Options) -> Result<(Postgres, Lanes)> {
     let (mut wire, facts) = place.connect(|_| ()).await?;
     schema::ensure(&mut wire.client, &place.address).await?;
     let secret = schema::secret(&wire.client, &place.address, &place.sql.secret).await?;
@@ -430,7 +430,7 @@ async fn prepare(place: Arc<Place>, options: Options) -> Result<(Postgres, Lanes
     Ok((store, lanes))
 }
 
-fn guarantees(facts: &Facts, place: &Place) -> Guarantees {
+fn guarantees(facts: &Facts, place: &PostgresContext) -> Guarantees {
     let address = &place.address;
     if !facts.has_fsync {
         tracing::warn!(store = %address, "the server runs with fsync = off: a loss of power loses claims and outcomes");

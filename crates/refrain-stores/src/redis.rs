@@ -54,7 +54,7 @@ use address::Address;
 use answers::{reading, settled, verdict};
 use calls::{Asking, Calls, Ending};
 use cluster::Cluster;
-use codec::Answer;
+use codec::ScriptReply;
 pub use front::RedisFront;
 use lane::Lanes;
 use line::{Patience, Trouble};
@@ -81,7 +81,7 @@ pub async fn open(address: &str) -> Result<AnyStore> {
 /// Store on Redis. Clones share its connections.
 #[derive(Clone)]
 pub struct Redis {
-    shared: Arc<Shared>,
+    shared: Arc<RedisState>,
 }
 
 /// Replaces the server's clock in tests.
@@ -126,7 +126,7 @@ impl fmt::Debug for Options {
     }
 }
 
-struct Shared {
+struct RedisState {
     link: Link,
     calls: Arc<Calls>,
     /// Address without the password.
@@ -143,7 +143,7 @@ enum Link {
 
 impl fmt::Debug for Redis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shared { shown, calls, .. } = &*self.shared;
+        let RedisState { shown, calls, .. } = &*self.shared;
         f.debug_struct("Redis")
             .field("address", shown)
             .field("prefix", &calls.prefix)
@@ -200,7 +200,7 @@ impl Redis {
             }
         };
         Ok(Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(RedisState {
                 link,
                 calls,
                 shown: address.shown,
@@ -216,7 +216,7 @@ impl Redis {
     }
 }
 
-impl Shared {
+impl RedisState {
     /// Runs a script. If the server does not have the script, nothing ran: load it and try again.
     async fn ask_script(&self, call: &Cmd) -> Result<Value, Trouble> {
         let answer = self.ask(call).await;
@@ -229,12 +229,12 @@ impl Shared {
         self.ask(call).await
     }
 
-    async fn run(&self, call: &Cmd, id: RecordId) -> Result<Answer> {
+    async fn run(&self, call: &Cmd, id: RecordId) -> Result<ScriptReply> {
         self.answer(self.ask_script(call).await, id)
     }
 
     /// Runs many scripts in pipelines; the answers have the same order.
-    async fn run_all(&self, calls: &[(RecordId, Cmd)]) -> Result<Vec<Result<Answer>>> {
+    async fn run_all(&self, calls: &[(RecordId, Cmd)]) -> Result<Vec<Result<ScriptReply>>> {
         let mut answers = Vec::with_capacity(calls.len());
         for batch in calls.chunks(BATCH_MAX) {
             let commands: Vec<_> = batch.iter().map(|(_, call)| call.clone()).collect();
@@ -253,9 +253,9 @@ impl Shared {
         Ok(answers)
     }
 
-    fn answer(&self, answer: Result<Value, Trouble>, id: RecordId) -> Result<Answer> {
+    fn answer(&self, answer: Result<Value, Trouble>, id: RecordId) -> Result<ScriptReply> {
         let value = answer.map_err(|trouble| trouble.error(&self.shown))?;
-        let answer = Answer::read(value).ok_or_else(|| trouble::unheard_of(id))?;
+        let answer = ScriptReply::read(value).ok_or_else(|| trouble::unheard_of(id))?;
         match answer.letter {
             b'!' => Err(trouble::found(answer.rest(), id, &self.shown)),
             _ => Ok(answer),
@@ -284,7 +284,7 @@ impl Shared {
         let call = |id: &RecordId| (*id, self.calls.one(Name::Read, *id));
         let calls: Vec<_> = ids.iter().map(call).collect();
         let answers = self.run_all(&calls).await?;
-        let read = |(id, answer): (&RecordId, Result<Answer>)| reading(answer?, *id);
+        let read = |(id, answer): (&RecordId, Result<ScriptReply>)| reading(answer?, *id);
         Ok(ids.iter().zip(answers).map(read).collect())
     }
 

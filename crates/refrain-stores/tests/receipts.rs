@@ -15,12 +15,12 @@ fn server() -> String {
 }
 
 /// Schema of one test.
-struct Place {
+struct TestSchema {
     name: String,
     client: Client,
 }
 
-impl Place {
+impl TestSchema {
     async fn new() -> Self {
         let (client, connection) = tokio_postgres::connect(&server(), NoTls).await.unwrap();
         tokio::spawn(connection);
@@ -87,7 +87,7 @@ fn id(number: u8) -> RecordId {
 
 #[tokio::test]
 async fn what_was_committed_is_read_and_nothing_else() {
-    let place = Place::with_table().await;
+    let place = TestSchema::with_table().await;
     let receipts = place.open().await;
     let insert = format!(
         "INSERT INTO refrain_receipts (record, fence, status, body)
@@ -120,7 +120,7 @@ async fn bodies_may_be_bytes_or_json() {
         ("text", "''", b""),
         ("text", "NULL", b""),
     ] {
-        let place = Place::with_table().await;
+        let place = TestSchema::with_table().await;
         let sql = format!(
             "ALTER TABLE refrain_receipts DROP COLUMN body, ADD COLUMN body {kind};
              INSERT INTO refrain_receipts (record, fence, status, body) VALUES ('{}', 'f', 200, {value})",
@@ -135,7 +135,7 @@ async fn bodies_may_be_bytes_or_json() {
 
 #[tokio::test]
 async fn a_connection_that_breaks_is_made_anew() {
-    let place = Place::with_table().await;
+    let place = TestSchema::with_table().await;
     let name = format!("{}_to_kill", place.name);
     let address = place.address_with(&format!("&application_name={name}"));
     let receipts = receipts::open(&address).await.unwrap();
@@ -149,7 +149,7 @@ async fn a_connection_that_breaks_is_made_anew() {
 /// A caller may be cancelled at any time: the next caller gets its own answer.
 #[tokio::test]
 async fn a_question_that_was_dropped_answers_nobody_else() {
-    let place = Place::with_table().await;
+    let place = TestSchema::with_table().await;
     let insert = format!(
         "INSERT INTO refrain_receipts (record, fence, status) VALUES ('{}', 'one', 200), ('{}', 'two', 200)",
         id(1),
@@ -168,7 +168,7 @@ async fn a_question_that_was_dropped_answers_nobody_else() {
 
 #[tokio::test]
 async fn what_could_not_be_relied_on_is_refused_at_the_start() {
-    let place = Place::new().await;
+    let place = TestSchema::new().await;
     let create = "no table refrain_receipts; `refrain migrate --receipts --print`";
     place.check_refused(create).await;
     place
@@ -203,7 +203,7 @@ async fn what_could_not_be_relied_on_is_refused_at_the_start() {
 
 #[tokio::test]
 async fn the_schema_that_an_address_names_is_where_the_table_is() {
-    let place = Place::new().await;
+    let place = TestSchema::new().await;
     let (server, name) = (server(), &place.name);
     let address = Address::new(format!("{server}?schema={name}"));
     PostgresReceipts::migrate(&address).await.unwrap();
@@ -237,7 +237,7 @@ async fn who_is_not_let_in_is_told_why() {
 
 #[tokio::test]
 async fn who_may_not_read_is_told_so() {
-    let place = Place::with_table().await;
+    let place = TestSchema::with_table().await;
     let (name, role) = (&place.name, format!("{}_reader", place.name));
     let sql = format!(
         "CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA {name} TO {role};

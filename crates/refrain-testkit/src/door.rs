@@ -48,13 +48,13 @@ impl<R> Answered for R where R: Body<Data = Bytes, Error: Debug + Send> + Send +
 
 /// A service's response: status and body.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Answer {
+pub(crate) struct ServiceResponse {
     pub(crate) status: u16,
     pub(crate) body: Bytes,
 }
 
 /// A response, or the reason why there is none: an error of the service, or a panic.
-pub(crate) type Got = Result<Answer, String>;
+pub(crate) type Got = Result<ServiceResponse, String>;
 pub(crate) type Going<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// Whether to read the response body.
@@ -111,7 +111,7 @@ where
                 .to_bytes()
         }
     };
-    Ok(Answer { status, body })
+    Ok(ServiceResponse { status, body })
 }
 
 type MakeDoor = dyn Fn(Ledger) -> Door + Send + Sync;
@@ -159,7 +159,7 @@ impl Makers {
     }
 }
 
-impl Answer {
+impl ServiceResponse {
     pub(crate) fn is_success(&self) -> bool {
         (200..300).contains(&self.status)
     }
@@ -181,7 +181,7 @@ impl Answer {
 pub(crate) fn told(got: &Got) -> String {
     const SHOWN_BYTES_MAX: usize = 120;
     match got {
-        Ok(Answer { status, body }) => {
+        Ok(ServiceResponse { status, body }) => {
             let shown = String::from_utf8_lossy(&body[..body.len().min(SHOWN_BYTES_MAX)]);
             format!("{status} `{shown}`")
         }

@@ -39,7 +39,7 @@ const RECORDS_MAX: usize = 1_000_000;
 /// A store in memory that only applies [`step`] to a map. Clones share the same records.
 #[derive(Debug, Clone)]
 pub struct Model {
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Mutex<ModelState>>,
     /// The machine's clocks; read only with [`Flaw::TrustsWallClock`].
     clock: Arc<dyn Clock>,
     time: StoreClock,
@@ -53,7 +53,7 @@ pub struct Model {
 
 /// State shared by all handles on the model.
 #[derive(Debug, Default)]
-struct Shared {
+struct ModelState {
     records: HashMap<RecordId, Record>,
     /// Erased records; [`Flaw::ForgetsErasedOnReopen`] restores them.
     erased: HashMap<RecordId, Record>,
@@ -123,7 +123,7 @@ impl Model {
         self
     }
 
-    fn shared(&self) -> MutexGuard<'_, Shared> {
+    fn shared(&self) -> MutexGuard<'_, ModelState> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -154,7 +154,7 @@ impl Model {
     }
 
     /// Applies one command to one record atomically.
-    fn decide(&self, shared: &mut Shared, id: RecordId, command: Command) -> Reply {
+    fn decide(&self, shared: &mut ModelState, id: RecordId, command: Command) -> Reply {
         let place = self.place(id);
         shared.latest = self.now();
         let stepped = self.step(shared.records.remove(&place), command);
@@ -164,7 +164,7 @@ impl Model {
         stepped.reply
     }
 
-    fn claim_one(&self, shared: &mut Shared, claim: &Claim) -> Result<Verdict> {
+    fn claim_one(&self, shared: &mut ModelState, claim: &Claim) -> Result<Verdict> {
         if shared.records.len() >= RECORDS_MAX {
             let message = format!("the model holds {RECORDS_MAX} records; use fewer keys");
             return Err(Error::new(ErrorKind::Full, message));
@@ -214,7 +214,7 @@ impl Model {
     }
 }
 
-impl Shared {
+impl ModelState {
     fn next_fence(&mut self) -> Fence {
         self.fences += 1;
         Fence {

@@ -46,7 +46,7 @@ pub use journal::{Event, Journal};
 pub use rule::{BadRule, Fault, Rule};
 pub use rules::{Listed, RULES_MAX, Rules};
 
-use crate::place::Place;
+use crate::place::Endpoint;
 pub use crate::place::Trust;
 
 /// Maximum number of concurrent client connections; more connections wait.
@@ -58,11 +58,11 @@ const DRAIN: Duration = Duration::from_secs(5);
 
 /// A fault-injection proxy: its upstream, its rules, and a journal of injected faults. Clones share them.
 #[derive(Debug, Clone)]
-pub struct Chaos(Arc<Shared>);
+pub struct Chaos(Arc<ChaosState>);
 
 #[derive(Debug)]
-struct Shared {
-    upstream: Place,
+struct ChaosState {
+    upstream: Endpoint,
     rules: Rules,
     journal: Journal,
     passed: AtomicU64,
@@ -108,16 +108,16 @@ impl Chaos {
         let place = match is_tls {
             true => trust
                 .connector()
-                .and_then(|tls| Place::secured(&address, tls))
+                .and_then(|tls| Endpoint::secured(&address, tls))
                 .map_err(BadRule::new)?,
-            false => Place::plain(address),
+            false => Endpoint::plain(address),
         };
         Ok(Self::before(place, seed))
     }
 
     /// Returns a proxy for the service at this address.
-    pub(crate) fn before(upstream: Place, seed: u64) -> Self {
-        Self(Arc::new(Shared {
+    pub(crate) fn before(upstream: Endpoint, seed: u64) -> Self {
+        Self(Arc::new(ChaosState {
             upstream,
             rules: Rules::new(seed),
             journal: Journal::default(),

@@ -35,18 +35,18 @@ impl<T: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin> Stream for T {}
 
 /// Address as `host:port`, with the expected server name for TLS.
 #[derive(Clone)]
-pub(crate) struct Place {
+pub(crate) struct Endpoint {
     pub(crate) address: String,
     tls: Option<(TlsConnector, ServerName<'static>)>,
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.address)
     }
 }
 
-impl Place {
+impl Endpoint {
     /// Returns an address reached over plain TCP.
     pub(crate) fn plain(address: impl Into<String>) -> Self {
         Self {

@@ -48,7 +48,7 @@ pub use report::{
 };
 
 use identity::Identity;
-use plan::Way;
+use plan::TlsSetup;
 use service::Service;
 use stage::{Stage, Stop, World};
 
@@ -90,7 +90,7 @@ pub async fn run(
         return Err(Trouble::Plan(message));
     }
     let since = Instant::now();
-    let way = Way::new(plan).map_err(Trouble::Plan)?;
+    let way = TlsSetup::new(plan).map_err(Trouble::Plan)?;
     let started = Service::new(&plan.process, Some(&plan.target.address)).await;
     let mut service = started.map_err(Trouble::Unreachable)?;
     let mut operations = Vec::new();

@@ -60,7 +60,7 @@ mod verify;
 pub use verify::{Check, Damage, DamageKind, Verified, Visit, verify};
 
 mod writer;
-use writer::{Shared, Writer};
+use writer::{AuditLogState, Writer};
 
 /// Default maximum size of a file, in bytes; then the next file begins.
 pub const SEGMENT_BYTES_MAX: u64 = 32 << 20;
@@ -98,7 +98,7 @@ pub struct AuditLog {
 }
 
 struct Inner {
-    shared: Arc<Shared>,
+    shared: Arc<AuditLogState>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -117,7 +117,7 @@ impl AuditLog {
     /// # Errors
     /// As for [`open`](Self::open).
     pub fn open_with(folder: impl Into<PathBuf>, options: Options) -> Result<Self> {
-        let shared = Arc::new(Shared::new(folder.into(), options));
+        let shared = Arc::new(AuditLogState::new(folder.into(), options));
         let writer = Writer::open(&shared)?;
         Self::start(shared, Some(writer))
     }
@@ -128,12 +128,12 @@ impl AuditLog {
     /// If no thread can be started.
     pub fn lazy(folder: impl Into<PathBuf>) -> Result<Self> {
         Self::start(
-            Arc::new(Shared::new(folder.into(), Options::default())),
+            Arc::new(AuditLogState::new(folder.into(), Options::default())),
             None,
         )
     }
 
-    fn start(shared: Arc<Shared>, writer: Option<Writer>) -> Result<Self> {
+    fn start(shared: Arc<AuditLogState>, writer: Option<Writer>) -> Result<Self> {
         let its = shared.clone();
         let thread = std::thread::Builder::new().name("refrain-audit".into());
         let thread = thread.spawn(move || writer::run_caught(&its, writer));

@@ -45,7 +45,7 @@ mod call;
 pub use call::Call;
 
 mod ending;
-pub use ending::{Answer, Ending, Stopped, Why};
+pub use ending::{CallResponse, Ending, Stopped, Why};
 
 mod flights;
 
@@ -73,7 +73,7 @@ pub use transport::{Sent, Transport, TransportError};
 
 /// Sends requests under keys that survive the process. Clones share the journal. See [the module](self).
 pub struct Client<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<ClientState<T>>,
     settings: Arc<Settings>,
 }
 
@@ -95,7 +95,7 @@ impl<T> fmt::Debug for Client<T> {
 }
 
 /// State shared by all clones of a client.
-struct Shared<T> {
+struct ClientState<T> {
     transport: T,
     journal: Journal,
     /// Calls in flight in this process.
@@ -137,7 +137,7 @@ impl<T: Transport> Client<T> {
     /// Creates a client that sends over this transport and records its calls in this journal.
     #[must_use]
     pub fn new(transport: T, journal: Journal) -> Self {
-        let shared = Shared {
+        let shared = ClientState {
             transport,
             journal,
             flights: flights::Flights::default(),
@@ -266,7 +266,7 @@ impl<T: Transport> Client<T> {
     }
 }
 
-impl<T> Shared<T> {
+impl<T> ClientState<T> {
     /// Records that a call without an answer is closed; returns whether it was open.
     async fn drop_call(&self, key: &Key, reason: &str) -> Result<bool> {
         let record = journal::codec::Record::Dropped {

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 /// Identifies a message: partition, offset, and the assignment that it was fetched under.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct PartitionOffset {
     pub(super) partition: i32,
     pub(super) offset: i64,
     /// A partition that is revoked and assigned again gets a new number.
@@ -21,7 +21,7 @@ pub(super) struct Place {
 /// A message that waits for delivery.
 #[derive(Debug, Clone)]
 pub(super) struct Waiting {
-    pub(super) place: Place,
+    pub(super) place: PartitionOffset,
     pub(super) message: Message,
     pub(super) attempt: u32,
     due: Instant,
@@ -63,7 +63,7 @@ impl Book {
         let turn = part.turn;
         part.next = part.next.max(offset + 1);
         part.open.insert(offset);
-        let place = Place {
+        let place = PartitionOffset {
             partition,
             offset,
             turn,
@@ -111,14 +111,20 @@ impl Book {
     }
 
     /// Marks a message as acknowledged; returns the offset to commit. `None` if the partition was revoked.
-    pub(super) fn done(&mut self, place: Place) -> Option<i64> {
+    pub(super) fn done(&mut self, place: PartitionOffset) -> Option<i64> {
         let part = self.part(place)?;
         part.open.remove(&place.offset);
         Some(part.open.first().copied().unwrap_or(part.next))
     }
 
     /// Queues a message for redelivery, unless the partition was revoked.
-    pub(super) fn again(&mut self, place: Place, message: Message, attempt: u32, delay: Duration) {
+    pub(super) fn again(
+        &mut self,
+        place: PartitionOffset,
+        message: Message,
+        attempt: u32,
+        delay: Duration,
+    ) {
         if self.part(place).is_some() {
             self.waiting.push_back(Waiting {
                 place,
@@ -129,7 +135,7 @@ impl Book {
         }
     }
 
-    pub(super) fn is_ours(&mut self, place: Place) -> bool {
+    pub(super) fn is_ours(&mut self, place: PartitionOffset) -> bool {
         self.part(place).is_some()
     }
 
@@ -141,7 +147,7 @@ impl Book {
             .retain(|waiting| waiting.place.partition != partition);
     }
 
-    fn part(&mut self, place: Place) -> Option<&mut Part> {
+    fn part(&mut self, place: PartitionOffset) -> Option<&mut Part> {
         let part = self.parts.get_mut(&place.partition)?;
         let is_open = part.turn == place.turn && part.open.contains(&place.offset);
         is_open.then_some(part)
@@ -155,7 +161,7 @@ mod tests {
 
     use super::*;
 
-    fn book(offsets: std::ops::Range<i64>) -> (Book, Vec<Place>) {
+    fn book(offsets: std::ops::Range<i64>) -> (Book, Vec<PartitionOffset>) {
         let mut book = Book::default();
         offsets.for_each(|offset| book.fetched(0, offset, Message::default()));
         let places = book.take(100).iter().map(|it| it.place).collect();

@@ -30,7 +30,7 @@ const REPLAN_EVERY: Duration = Duration::from_secs(5);
 
 /// State that all connections of a store share.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct PostgresContext {
     pub(super) address: Address,
     dial: Dial,
     pub(super) sql: Sql,
@@ -38,7 +38,7 @@ pub(super) struct Place {
     epoch: AtomicU32,
 }
 
-impl Place {
+impl PostgresContext {
     pub(super) fn new(address: Address) -> Result<Self> {
         let dial = Dial::to(address.clone())?;
         let sql = Sql::new(&address);
@@ -177,7 +177,7 @@ impl<P> Session<P> {
 /// Connection of one lane, opened on demand.
 #[derive(Debug)]
 pub(super) struct Link<P> {
-    place: Arc<Place>,
+    place: Arc<PostgresContext>,
     session: Option<Arc<Session<P>>>,
     /// End of the backoff, and the last error.
     resting: Option<(Instant, String)>,
@@ -185,7 +185,7 @@ pub(super) struct Link<P> {
 }
 
 impl<P: Prepared> Link<P> {
-    pub(super) fn new(place: Arc<Place>) -> Self {
+    pub(super) fn new(place: Arc<PostgresContext>) -> Self {
         Self {
             place,
             session: None,

@@ -17,7 +17,7 @@ use tokio_postgres::{Client, Row, Statement, types::ToSql};
 
 use super::{
     Time,
-    connect::{ANSWER_TIMEOUT, Link, Place, Prepared, Session},
+    connect::{ANSWER_TIMEOUT, Link, PostgresContext, Prepared, Session},
     pace::Now,
     quick::session_silent,
     rows::{self, Id},
@@ -38,7 +38,7 @@ const SAMPLE: f64 = 100_000.0;
 /// Serves the operator commands and the engine's sweeps.
 #[derive(Debug)]
 pub(super) struct Desk {
-    place: Arc<Place>,
+    place: Arc<PostgresContext>,
     link: Arc<Mutex<Link<Statements>>>,
     /// Runtime of the store's thread, on which the connections live.
     runtime: Handle,
@@ -59,7 +59,7 @@ impl Prepared for Statements {
 }
 
 impl Desk {
-    pub(super) fn new(place: Arc<Place>, runtime: Handle, time: Time) -> Self {
+    pub(super) fn new(place: Arc<PostgresContext>, runtime: Handle, time: Time) -> Self {
         let link = Arc::new(Mutex::new(Link::new(place.clone())));
         Self {
             place,

@@ -10,7 +10,7 @@ use tokio::{
 use tokio_postgres::AsyncMessage;
 
 use super::{
-    connect::{ANSWER_TIMEOUT, Place},
+    connect::{ANSWER_TIMEOUT, PostgresContext},
     dial::Wire,
     trouble,
 };
@@ -20,7 +20,7 @@ const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Listens until the store is dropped. While there is no connection, waiting callers poll.
-pub(super) async fn run(place: Arc<Place>, watches: Watches, over: Arc<Notify>) {
+pub(super) async fn run(place: Arc<PostgresContext>, watches: Watches, over: Arc<Notify>) {
     let over = over.notified();
     tokio::pin!(over);
     let listening = async {
@@ -48,7 +48,7 @@ pub(super) async fn run(place: Arc<Place>, watches: Watches, over: Arc<Notify>) 
     }
 }
 
-async fn listen(place: &Place, watches: Watches) -> Result<Wire> {
+async fn listen(place: &PostgresContext, watches: Watches) -> Result<Wire> {
     let heard = move |message| {
         if let AsyncMessage::Notification(told) = message
             // A `uuid` cast to text has dashes.

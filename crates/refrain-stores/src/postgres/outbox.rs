@@ -28,7 +28,7 @@ use tokio_postgres::{
 
 use super::{
     address::Address,
-    connect::Place,
+    connect::PostgresContext,
     dial::Dial,
     trouble::{self, Trouble},
 };

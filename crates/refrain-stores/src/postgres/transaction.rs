@@ -14,7 +14,7 @@ use tokio_postgres::{
 use super::{
     Postgres,
     columns::{Claims, Completions, Rows},
-    connect::Place,
+    connect::PostgresContext,
     decide::next_fence,
     pace::Now,
     rows::{self, Held, Id},
@@ -278,7 +278,7 @@ const WAIT: &str = "SELECT set_config('refrain.lock_timeout', current_setting('l
 const WAIT_NO_MORE: &str =
     "SELECT set_config('lock_timeout', current_setting('refrain.lock_timeout'), true)";
 
-fn failed(said: Said, place: &Place) -> Error {
+fn failed(said: Said, place: &PostgresContext) -> Error {
     if said.code == Some(SqlState::UNDEFINED_TABLE) {
         let message = format!(
             "there is no schema \"{}\" where the transaction is: {}; it has to be on the database of {}",
@@ -299,7 +299,7 @@ pub struct Claimed {
     remember: Duration,
     /// Replaces the database's clock in tests.
     now: Option<i64>,
-    place: Arc<Place>,
+    place: Arc<PostgresContext>,
 }
 
 impl Claimed {

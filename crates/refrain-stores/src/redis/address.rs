@@ -16,7 +16,7 @@ pub(super) struct Address {
     /// Address without the password, for messages.
     pub(super) shown: String,
     pub(super) prefix: String,
-    pub(super) place: Place,
+    pub(super) place: RedisTopology,
     pub(super) start: Start,
 }
 
@@ -34,7 +34,7 @@ pub(super) enum Start {
 
 /// Kind and location of the servers.
 #[derive(Debug, Clone)]
-pub(super) enum Place {
+pub(super) enum RedisTopology {
     One(Box<ConnectionInfo>),
     Cluster(Vec<ConnectionInfo>),
     Sentinel(Box<Sentinels>),
@@ -83,10 +83,12 @@ fn parse(address: &str, shown: &str) -> Result<Address, String> {
         login,
     };
     let place = match kind {
-        "" => Place::One(Box::new(base.one(hosts, path)?)),
-        "cluster" if path.is_empty() => Place::Cluster(base.all(hosts)?),
+        "" => RedisTopology::One(Box::new(base.one(hosts, path)?)),
+        "cluster" if path.is_empty() => RedisTopology::Cluster(base.all(hosts)?),
         "cluster" => return Err("a cluster has no databases to choose from".into()),
-        "sentinel" => Place::Sentinel(Box::new(base.sentinels(hosts, path, &parameters)?)),
+        "sentinel" => {
+            RedisTopology::Sentinel(Box::new(base.sentinels(hosts, path, &parameters)?))
+        }
         other => return Err(format!("`{other}` is neither cluster nor sentinel")),
     };
     Ok(Address {
@@ -235,9 +237,9 @@ mod tests {
             format!("{} {login:?} {}", info.addr(), settings.db())
         };
         let place = match &parsed.place {
-            Place::One(info) => node(info),
-            Place::Cluster(nodes) => nodes.iter().map(node).collect::<Vec<_>>().join(" | "),
-            Place::Sentinel(sentinels) => format!(
+            RedisTopology::One(info) => node(info),
+            RedisTopology::Cluster(nodes) => nodes.iter().map(node).collect::<Vec<_>>().join(" | "),
+            RedisTopology::Sentinel(sentinels) => format!(
                 "{} of {} at {}",
                 sentinels.service,
                 node(&sentinels.server),

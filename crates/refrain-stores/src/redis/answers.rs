@@ -8,12 +8,12 @@ use refrain::{
 };
 
 use super::{
-    codec::{self, Answer},
+    codec::{self, ScriptReply},
     trouble,
 };
 
 /// Verdict on a claim of this record with this nonce.
-pub(super) fn verdict(mut answer: Answer, id: RecordId, nonce: u32) -> Result<Verdict> {
+pub(super) fn verdict(mut answer: ScriptReply, id: RecordId, nonce: u32) -> Result<Verdict> {
     let verdict = match answer.letter {
         // The script already checked that the outcome belongs to the record.
         b'R' => return codec::replay(answer.into_text(), id).map(Verdict::Replay),
@@ -30,7 +30,7 @@ pub(super) fn verdict(mut answer: Answer, id: RecordId, nonce: u32) -> Result<Ve
     verdict.ok_or_else(|| trouble::unheard_of(id))
 }
 
-fn granted(answer: &mut Answer, nonce: u32) -> Option<Grant> {
+fn granted(answer: &mut ScriptReply, nonce: u32) -> Option<Grant> {
     // Short form of the answer to a first claim.
     if let Some(fence) = codec::fence_of_new(answer.rest(), nonce) {
         return Some(Grant { fence, attempt: 1 });
@@ -41,7 +41,7 @@ fn granted(answer: &mut Answer, nonce: u32) -> Option<Grant> {
     })
 }
 
-fn doubt(answer: &mut Answer) -> Option<Doubt> {
+fn doubt(answer: &mut ScriptReply) -> Option<Doubt> {
     Some(Doubt {
         fence: codec::fence(&answer.bytes()?)?,
         reason: Reason::from_code(answer.number()?)?,
@@ -49,7 +49,7 @@ fn doubt(answer: &mut Answer) -> Option<Doubt> {
     })
 }
 
-pub(super) fn settled(mut answer: Answer, id: RecordId) -> Result<Settled> {
+pub(super) fn settled(mut answer: ScriptReply, id: RecordId) -> Result<Settled> {
     let settled = match answer.letter {
         b'A' => Some(Settled::Applied),
         b'F' => Some(Settled::Fenced),
@@ -60,7 +60,7 @@ pub(super) fn settled(mut answer: Answer, id: RecordId) -> Result<Settled> {
 }
 
 /// Record, after [`Command::Age`] is applied.
-pub(super) fn reading(mut answer: Answer, id: RecordId) -> Result<Option<Reading>> {
+pub(super) fn reading(mut answer: ScriptReply, id: RecordId) -> Result<Option<Reading>> {
     if answer.letter == b'N' {
         return Ok(None);
     }

@@ -22,7 +22,7 @@ const TERM_BYTES: usize = 36;
 /// How long an outcome key outlives its retention; equal to `GRACE` in the scripts.
 const GRACE: Duration = Duration::from_secs(60);
 /// Suffix of outcome keys in a cluster, where a script must declare all of its keys.
-const PLACE_IN_CLUSTER: Place = Place(*b"utcome--");
+const PLACE_IN_CLUSTER: OutcomeKeySuffix = OutcomeKeySuffix(*b"utcome--");
 
 /// State that is needed to build calls.
 pub(super) struct Calls {
@@ -68,9 +68,9 @@ impl From<Cmd> for Call {
 
 /// Suffix of the outcome keys of one call; random, so that no other call uses it.
 #[derive(Debug, Clone, Copy)]
-struct Place([u8; 8]);
+struct OutcomeKeySuffix([u8; 8]);
 
-impl Place {
+impl OutcomeKeySuffix {
     fn new() -> Self {
         const SIGNS: &[u8; 64] =
             b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
@@ -150,7 +150,7 @@ impl Calls {
         let bytes: usize = endings.clone().map(Ending::bytes).sum();
         let place = match self.is_cluster {
             true => PLACE_IN_CLUSTER,
-            false => Place::new(),
+            false => OutcomeKeySuffix::new(),
         };
         let mut call = self.terms(endings.clone(), place, true, bytes);
         for ending in endings {
@@ -167,7 +167,7 @@ impl Calls {
         &self,
         endings: impl ExactSizeIterator<Item = &'a Ending> + Clone,
     ) -> Call {
-        let place = Place::new();
+        let place = OutcomeKeySuffix::new();
         // In a transaction: a server that is out of memory for one command runs none.
         let mut commands = Pipeline::with_capacity(endings.len() + 3);
         commands.cmd("MULTI");
@@ -188,7 +188,13 @@ impl Calls {
     }
 
     /// Writes an outcome, to which no record points yet.
-    fn bring(&self, ending: &Ending, outcome: &Outcome, retention: Duration, place: Place) -> Cmd {
+    fn bring(
+        &self,
+        ending: &Ending,
+        outcome: &Outcome,
+        retention: Duration,
+        place: OutcomeKeySuffix,
+    ) -> Cmd {
         let mut bring = Cmd::with_capacity(4, outcome.encoded().len() + CLAIM_BYTES);
         // With a test clock, keys must not expire.
         let is_tested = self.clock.is_some();
@@ -205,7 +211,7 @@ impl Calls {
     fn terms<'a>(
         &self,
         endings: impl ExactSizeIterator<Item = &'a Ending> + Clone,
-        place: Place,
+        place: OutcomeKeySuffix,
         is_carried: bool,
         bytes: usize,
     ) -> Cmd {

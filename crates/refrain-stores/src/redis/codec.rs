@@ -140,15 +140,15 @@ pub(super) fn replay(kept: Vec<u8>, id: RecordId) -> Result<Outcome> {
     Outcome::decode(Bytes::from(kept).slice(KEPT_BEGINS..), id)
 }
 
-/// Answer of a script: a letter and its values.
-pub(super) struct Answer {
+/// Reply of a script: a letter and its values.
+pub(super) struct ScriptReply {
     pub(super) letter: u8,
     /// The letter, and the bytes after it if the answer is a single string.
     text: Vec<u8>,
     parts: std::vec::IntoIter<Value>,
 }
 
-impl Answer {
+impl ScriptReply {
     pub(super) fn read(value: Value) -> Option<Self> {
         let (first, parts) = match value {
             Value::BulkString(text) => (text, Vec::new().into_iter()),

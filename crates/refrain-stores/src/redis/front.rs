@@ -9,7 +9,7 @@ use tokio::{runtime::Handle, sync::OnceCell};
 
 use super::{
     Options, Patience,
-    address::{Address, Place},
+    address::{Address, RedisTopology},
     choose_crypto,
     cluster::Cluster,
     codec::fence_bytes,
@@ -63,7 +63,9 @@ impl RedisFront {
             answer: options.answer_timeout,
         };
         let link = match &address.place {
-            Place::Cluster(seeds) => Link::Cluster(seeds.clone(), patience, OnceCell::new()),
+            RedisTopology::Cluster(seeds) => {
+                Link::Cluster(seeds.clone(), patience, OnceCell::new())
+            }
             place => {
                 let dialed = dial(place).map_err(|error| trouble::told(error, &address.shown))?;
                 Link::Line(Line::new(

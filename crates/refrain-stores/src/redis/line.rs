@@ -45,10 +45,10 @@ pub(super) struct Patience {
 /// Shared connection. Clones share it.
 #[derive(Clone)]
 pub(super) struct Line {
-    shared: Arc<Shared>,
+    shared: Arc<RedisConnection>,
 }
 
-struct Shared {
+struct RedisConnection {
     dial: Dial,
     shown: String,
     patience: Patience,
@@ -135,7 +135,7 @@ impl Trouble {
 impl Line {
     pub(super) fn new(dial: Dial, shown: &str, patience: Patience, runtime: Handle) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(RedisConnection {
                 dial,
                 shown: shown.into(),
                 patience,
@@ -258,7 +258,7 @@ enum Found {
     Dialing(watch::Receiver<Option<Dialed>>),
 }
 
-impl Shared {
+impl RedisConnection {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

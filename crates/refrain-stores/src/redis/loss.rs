@@ -10,7 +10,7 @@ use refrain::{RecordId, Result};
 use super::{
     address::Start,
     mark,
-    reception::{Asked, Node},
+    reception::{AddressSettings, Node},
     scan, trouble,
 };
 
@@ -20,7 +20,11 @@ const STEPS_MAX: u32 = 1_000;
 const NOTE: &str = "a running node found that the records under this prefix were lost";
 
 /// Evidence of lost records, as text for an error message; `None` if there is none.
-pub(super) async fn look(node: &Node, nodes: &[Node], asked: Asked<'_>) -> Result<Option<String>> {
+pub(super) async fn look(
+    node: &Node,
+    nodes: &[Node],
+    asked: AddressSettings<'_>,
+) -> Result<Option<String>> {
     match asked.start {
         Start::Anew => return Ok(None),
         Start::Expected => return Ok(Some("the address says expect_records=true".into())),
@@ -62,7 +66,7 @@ fn note_key(mark: &str) -> String {
     format!("{mark}-lost")
 }
 
-async fn is_noted(node: &Node, asked: Asked<'_>) -> Result<bool> {
+async fn is_noted(node: &Node, asked: AddressSettings<'_>) -> Result<bool> {
     let mut exists = cmd("EXISTS");
     exists.arg(note_key(&mark::key_of(asked.prefix)));
     let noted = node.ask(exists).await;
@@ -77,7 +81,7 @@ async fn listening(node: &Node, prefix: &str) -> u64 {
     counted.map_or(0, |(_, count)| count)
 }
 
-async fn first_record(node: &Node, asked: Asked<'_>) -> Result<Option<RecordId>> {
+async fn first_record(node: &Node, asked: AddressSettings<'_>) -> Result<Option<RecordId>> {
     let mut cursor = "0".to_owned();
     for _ in 0..STEPS_MAX {
         let scanned = node.ask(scan::scan(&cursor, asked.prefix)).await;

@@ -8,7 +8,7 @@ use refrain::{Error, ErrorKind, Result, Secret};
 use super::{
     address::Start,
     codec, loss,
-    reception::{Asked, Node},
+    reception::{AddressSettings, Node},
     trouble,
 };
 
@@ -28,8 +28,12 @@ impl Mark {
     /// Reads the mark, or creates it unless there is evidence of a loss. With `SET NX`, concurrent processes agree.
     ///
     /// `node` holds the mark; `nodes` are all servers with records.
-    pub(super) async fn agree(node: &Node, nodes: &[Node], asked: Asked<'_>) -> Result<Self> {
-        let Asked { prefix, shown, .. } = asked;
+    pub(super) async fn agree(
+        node: &Node,
+        nodes: &[Node],
+        asked: AddressSettings<'_>,
+    ) -> Result<Self> {
+        let AddressSettings { prefix, shown, .. } = asked;
         let key = key_of(prefix);
         let mut text = read(node, &key, shown).await?;
         if text.is_none() {

@@ -10,10 +10,10 @@ use refrain::Result;
 use tokio::runtime::Handle;
 
 use super::{
-    address::{Address, Place, Sentinels},
+    address::{Address, RedisTopology, Sentinels},
     cluster::Cluster,
     line::{Dial, Line, Patience},
-    reception::{self, Asked, Known, Node},
+    reception::{self, AddressSettings, Known, Node},
     trouble,
 };
 
@@ -44,11 +44,11 @@ pub(super) async fn connect(
     } = address;
     let start = *start;
     let told = |error| trouble::told(error, shown);
-    if let Place::Cluster(seeds) = place {
+    if let RedisTopology::Cluster(seeds) = place {
         let cluster = Cluster::connect(seeds.clone(), patience).await;
         let cluster = cluster.map_err(told)?;
         let nodes = cluster.primaries().await.map_err(told)?;
-        let asked = Asked {
+        let asked = AddressSettings {
             prefix,
             shown,
             start,
@@ -57,14 +57,16 @@ pub(super) async fn connect(
         return Ok((Met::Cluster(cluster), Arc::new(known)));
     }
     let always = match place {
-        Place::Sentinel(_) => Some("a Sentinel may fail over to a replica, which is behind"),
-        Place::One(_) | Place::Cluster(_) => None,
+        RedisTopology::Sentinel(_) => {
+            Some("a Sentinel may fail over to a replica, which is behind")
+        }
+        RedisTopology::One(_) | RedisTopology::Cluster(_) => None,
     };
     let dialed = dial(place).map_err(told)?;
     let line = Line::new(dialed, shown, patience, runtime.clone());
     let node = Node::One(line.dial().await?);
     let nodes = std::slice::from_ref(&node);
-    let asked = Asked {
+    let asked = AddressSettings {
         prefix,
         shown,
         start,
@@ -75,12 +77,12 @@ pub(super) async fn connect(
 }
 
 /// Client for the connection to a primary.
-pub(super) fn dial(place: &Place) -> ::redis::RedisResult<Dial> {
+pub(super) fn dial(place: &RedisTopology) -> ::redis::RedisResult<Dial> {
     match place {
-        Place::One(info) => Ok(Dial::One(Client::open((**info).clone())?)),
-        Place::Sentinel(sentinels) => sentinel(sentinels),
+        RedisTopology::One(info) => Ok(Dial::One(Client::open((**info).clone())?)),
+        RedisTopology::Sentinel(sentinels) => sentinel(sentinels),
         // A cluster has several primaries; see `Cluster`.
-        Place::Cluster(_) => Err((
+        RedisTopology::Cluster(_) => Err((
             ::redis::ErrorKind::InvalidClientConfig,
             "a cluster has no one primary",
         )

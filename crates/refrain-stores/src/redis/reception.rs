@@ -63,7 +63,7 @@ impl Node {
 
 /// Settings from the address.
 #[derive(Clone, Copy)]
-pub(super) struct Asked<'a> {
+pub(super) struct AddressSettings<'a> {
     pub(super) prefix: &'a str,
     /// Address without the password.
     pub(super) shown: &'a str,
@@ -76,10 +76,10 @@ pub(super) struct Asked<'a> {
 pub(super) async fn meet(
     nodes: &[Node],
     keeper: &Node,
-    asked: Asked<'_>,
+    asked: AddressSettings<'_>,
     always: Option<&str>,
 ) -> Result<Known> {
-    let Asked { prefix, shown, .. } = asked;
+    let AddressSettings { prefix, shown, .. } = asked;
     let mut losses: Vec<String> = always.map(String::from).into_iter().collect();
     let mut knows_flags = true;
     for node in nodes {

@@ -13,12 +13,12 @@ use refrain::{
     store::{Census, LIST_MAX, Page, Query, StateName},
 };
 
-use super::{Shared, codec, reception::Node, trouble};
+use super::{RedisState, codec, reception::Node, trouble};
 
 /// Keys per `SCAN` step.
 const STEP: u32 = 1_000;
 
-impl Shared {
+impl RedisState {
     pub(super) async fn list(&self, query: &Query) -> Result<Page> {
         let limit = query.limit.clamp(1, LIST_MAX) as usize;
         let fits = |name| query.state.is_none_or(|state| state == name);

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     Audit, Ledger, Seen as Saw,
-    door::{Answer, Door, Got, Makers, Reading, fresh_key, told},
+    door::{Door, Got, Makers, Reading, ServiceResponse, fresh_key, told},
     holes::{Case, Report, Seen},
     ledger::Fall,
 };
@@ -157,7 +157,7 @@ impl<'m> Trial<'m> {
         let since = Instant::now();
         loop {
             let got = self.send(door).await;
-            let is_open = got.as_ref().is_ok_and(Answer::is_busy);
+            let is_open = got.as_ref().is_ok_and(ServiceResponse::is_busy);
             if !is_open || since.elapsed() > PATIENCE {
                 return got;
             }

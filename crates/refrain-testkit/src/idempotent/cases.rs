@@ -12,7 +12,7 @@ use tokio::{
 use super::{AT_ONCE, AWAITS_MAX, other};
 use crate::{
     Ledger,
-    door::{Answer, Door, Going, Got, Makers, Reading, fresh_key, told},
+    door::{Door, Going, Got, Makers, Reading, ServiceResponse, fresh_key, told},
     holes::Seen,
 };
 
@@ -50,7 +50,7 @@ impl Trial {
         let since = Instant::now();
         loop {
             let got = self.send().await;
-            let is_open = got.as_ref().is_ok_and(Answer::is_busy);
+            let is_open = got.as_ref().is_ok_and(ServiceResponse::is_busy);
             if !is_open || since.elapsed() > PATIENCE {
                 return got;
             }
@@ -130,7 +130,7 @@ pub(super) async fn concurrent(makers: &Makers) -> Seen {
     trial.effects(1, &format!("after {AT_ONCE} duplicates at once"))?;
     let end = trial.decided().await;
     trial.effects(1, "after one more duplicate")?;
-    let is_fine = |got: &&Got| **got == end || got.as_ref().is_ok_and(Answer::is_busy);
+    let is_fine = |got: &&Got| **got == end || got.as_ref().is_ok_and(ServiceResponse::is_busy);
     match all.iter().find(|got| !is_fine(got)) {
         None => must_succeed(&end),
         Some(odd) => same(&end, odd, &format!("one of {AT_ONCE} duplicates at once")),
@@ -164,13 +164,13 @@ async fn met(trial: &Trial, first: Going<Got>, awaits: usize) -> Seen {
     let (first, duplicate) = tokio::join!(in_time(first), in_time(trial.going()));
     let at = format!("after a duplicate at the first one's await {awaits}");
     trial.effects(1, &at)?;
-    if !duplicate.as_ref().is_ok_and(Answer::is_busy) {
+    if !duplicate.as_ref().is_ok_and(ServiceResponse::is_busy) {
         same(&first, &duplicate, "a duplicate in flight")?;
     }
     let end = trial.decided().await;
     trial.effects(1, &at)?;
     must_succeed(&end)?;
-    match first.as_ref().is_ok_and(Answer::is_busy) {
+    match first.as_ref().is_ok_and(ServiceResponse::is_busy) {
         true => Ok(()),
         false => same(&first, &end, "a later duplicate"),
     }

@@ -58,14 +58,16 @@ pub(super) async fn completion_races_takeover<S: Store>(
             let end = end.clone();
             async move {
                 match racer {
-                    0 => Ok(Answer::Settled(store.settle(id(round), old, end).await?)),
-                    _ => Ok(Answer::Verdict(ask(&*store, &repeatable(round)).await?)),
+                    0 => Ok(RaceResult::Settled(
+                        store.settle(id(round), old, end).await?,
+                    )),
+                    _ => Ok(RaceResult::Verdict(ask(&*store, &repeatable(round)).await?)),
                 }
             }
         })
         .await?;
-        let landed = answers.contains(&Answer::Settled(Settled::Applied));
-        let fences: Vec<_> = answers.iter().filter_map(Answer::fence).collect();
+        let landed = answers.contains(&RaceResult::Settled(Settled::Applied));
+        let fences: Vec<_> = answers.iter().filter_map(RaceResult::fence).collect();
         let want = if landed { 0 } else { 1 };
         let what = format!("takeovers granted (the late completion landed: {landed})");
         expect(&what, fences.len(), want)?;
@@ -85,12 +87,12 @@ pub(super) async fn completion_races_takeover<S: Store>(
 }
 
 #[derive(Debug, PartialEq)]
-enum Answer {
+enum RaceResult {
     Settled(Settled),
     Verdict(Verdict),
 }
 
-impl Answer {
+impl RaceResult {
     fn fence(&self) -> Option<Fence> {
         match self {
             Self::Verdict(Verdict::Granted(grant)) => Some(grant.fence),

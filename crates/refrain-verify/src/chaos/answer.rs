@@ -9,12 +9,12 @@ use refrain_http1::{Broken, Framing, Names, Said};
 use super::{
     flow::{Flow, Manner},
     head::{ROOM, Refused, check_end, pass_fields, put, refused, write_chunked},
-    request::Asked,
+    request::RequestFlags,
 };
 
 /// A response whose body has not been read yet.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct UnreadResponse {
     pub(super) status: StatusCode,
     /// The head as sent to the client, without its final fields and blank line.
     head: Vec<u8>,
@@ -24,12 +24,12 @@ pub(super) struct Answer {
     is_chunked: bool,
     /// Whether the upstream keeps the connection open for another request.
     pub(super) stays_open: bool,
-    asked: Asked,
+    asked: RequestFlags,
 }
 
-impl Answer {
+impl UnreadResponse {
     /// Returns a text response made by this proxy; the connection closes after it.
-    pub(super) fn own(status: StatusCode, text: &str, asked: Asked) -> Self {
+    pub(super) fn own(status: StatusCode, text: &str, asked: RequestFlags) -> Self {
         let own = format!("refrain chaos: {text}\n").into_bytes();
         let reason = status.canonical_reason().unwrap_or_default();
         let mut head = start(status, reason, asked, 0);
@@ -80,8 +80,8 @@ pub(super) fn read<'h>(
     bytes: &'h [u8],
     fields: &mut [MaybeUninit<Header<'h>>],
     names: &mut Names,
-    asked: Asked,
-) -> Result<Answer, Refused> {
+    asked: RequestFlags,
+) -> Result<UnreadResponse, Refused> {
     let mut parsed = httparse::Response::new(&mut []);
     let end = ParserConfig::default()
         .parse_response_with_uninit_headers(&mut parsed, bytes, fields)
@@ -107,7 +107,7 @@ pub(super) fn read<'h>(
         &mut head,
         asked.is_new && (said.is_chunked || ends_with_connection),
     );
-    Ok(Answer {
+    Ok(UnreadResponse {
         status,
         head,
         own: Vec::new(),
@@ -121,7 +121,7 @@ pub(super) fn read<'h>(
     })
 }
 
-fn framing(status: StatusCode, asked: Asked, said: &Said) -> Framing {
+fn framing(status: StatusCode, asked: RequestFlags, said: &Said) -> Framing {
     let is_bare = asked.is_to_head
         || status.is_informational()
         || status == StatusCode::NO_CONTENT
@@ -134,7 +134,7 @@ fn framing(status: StatusCode, asked: Asked, said: &Said) -> Framing {
     }
 }
 
-fn start(status: StatusCode, reason: &str, asked: Asked, length: usize) -> Vec<u8> {
+fn start(status: StatusCode, reason: &str, asked: RequestFlags, length: usize) -> Vec<u8> {
     let mut head = Vec::with_capacity(length + ROOM);
     let version = match asked.is_new {
         true => "HTTP/1.1 ",

@@ -12,12 +12,12 @@ use tokio::{
 };
 
 use super::{
-    answer::Answer,
+    answer::UnreadResponse,
     flow::{Flow, Stuck},
-    request::Asked,
+    request::RequestFlags,
     side::Side,
 };
-use crate::place::{Place, Stream};
+use crate::place::{Endpoint, Stream};
 
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 
@@ -34,7 +34,7 @@ pub(super) enum Failed {
 }
 
 /// Opens a new connection; `None` if that fails.
-pub(super) async fn connect(place: &Place) -> Option<Upstream> {
+pub(super) async fn connect(place: &Endpoint) -> Option<Upstream> {
     let connecting = timeout(CONNECT_MAX, place.connect());
     Some(Side::new(connecting.await.ok()?.ok()?))
 }
@@ -44,8 +44,8 @@ pub(super) async fn ask<C: AsyncRead + Unpin>(
     client: &mut Side<C>,
     upstream: &mut Upstream,
     request: &mut Flow,
-    asked: Asked,
-) -> Result<Answer, Failed> {
+    asked: RequestFlags,
+) -> Result<UnreadResponse, Failed> {
     poll_fn(|context| poll_ask(client, upstream, request, asked, context)).await
 }
 
@@ -54,9 +54,9 @@ pub(super) fn poll_ask<C: AsyncRead + Unpin>(
     client: &mut Side<C>,
     upstream: &mut Upstream,
     request: &mut Flow,
-    asked: Asked,
+    asked: RequestFlags,
     context: &mut Context<'_>,
-) -> Poll<Result<Answer, Failed>> {
+) -> Poll<Result<UnreadResponse, Failed>> {
     if !request.is_over() {
         match request.poll(client, &mut upstream.io, context) {
             Poll::Ready(Ok(())) => {}
@@ -81,9 +81,9 @@ pub(super) fn poll_ask<C: AsyncRead + Unpin>(
 
 fn poll_head(
     upstream: &mut Upstream,
-    asked: Asked,
+    asked: RequestFlags,
     context: &mut Context<'_>,
-) -> Poll<Result<Answer, Failed>> {
+) -> Poll<Result<UnreadResponse, Failed>> {
     loop {
         let input = &mut upstream.input.bytes;
         match upstream.heads.answer(input, asked) {

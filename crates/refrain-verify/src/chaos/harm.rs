@@ -14,15 +14,15 @@ use tokio::{
 };
 
 use super::{
-    answer::Answer,
+    answer::UnreadResponse,
     exchange::{connect, poll_ask, relay},
     flow::{Flow, Manner},
     line::{Ended, Line},
-    request::{Asked, Request},
+    request::{Request, RequestFlags},
     rule::Fault,
     side::Side,
 };
-use crate::place::Place;
+use crate::place::Endpoint;
 
 /// Maximum size of a request that is buffered to be sent in one piece or twice.
 const TWICE_BYTES_MAX: usize = 16 << 20;
@@ -49,16 +49,16 @@ impl Waiting {
 
 /// Result of an injected fault: what the client gets, and the upstream's status.
 pub(super) struct Harmed {
-    pub(super) shown: Result<(Answer, Manner), Ended>,
+    pub(super) shown: Result<(UnreadResponse, Manner), Ended>,
     pub(super) upstream: Option<u16>,
 }
 
 impl Harmed {
-    fn shown(answer: Result<Answer, Ended>) -> Self {
+    fn shown(answer: Result<UnreadResponse, Ended>) -> Self {
         Self::shown_so(answer, Manner::AsItComes)
     }
 
-    fn shown_so(answer: Result<Answer, Ended>, manner: Manner) -> Self {
+    fn shown_so(answer: Result<UnreadResponse, Ended>, manner: Manner) -> Self {
         let upstream = answer.as_ref().ok().map(|answer| answer.status.as_u16());
         Self {
             shown: answer.map(|answer| (answer, manner)),
@@ -231,9 +231,9 @@ impl Line {
 /// Sends a request on a separate connection and reads the whole response; returns its status. Signals `taken` once the
 /// request is sent.
 async fn send_alone(
-    upstream: &Place,
+    upstream: &Endpoint,
     request: Vec<u8>,
-    asked: Asked,
+    asked: RequestFlags,
     mut taken: Option<oneshot::Sender<()>>,
 ) -> Option<u16> {
     let (mut nobody, mut upstream) = (Side::new(tokio::io::empty()), connect(upstream).await?);

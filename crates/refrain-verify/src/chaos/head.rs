@@ -8,8 +8,8 @@ use httparse::{Header, Status};
 use refrain_http1::{Broken, Limits, Lines, Names, Said, check_start, head_end, parsed};
 
 use super::{
-    answer::{self, Answer},
-    request::{self, Asked, Request},
+    answer::{self, UnreadResponse},
+    request::{self, Request, RequestFlags},
 };
 
 /// Limits on a head.
@@ -32,8 +32,8 @@ impl Refused {
         Self { status, why }
     }
 
-    pub(super) fn answer(&self) -> Answer {
-        Answer::own(self.status, self.why, Asked::NOTHING)
+    pub(super) fn answer(&self) -> UnreadResponse {
+        UnreadResponse::own(self.status, self.why, RequestFlags::NOTHING)
     }
 }
 
@@ -77,8 +77,8 @@ impl Heads {
     pub(super) fn answer(
         &mut self,
         input: &mut BytesMut,
-        asked: Asked,
-    ) -> Result<Option<Answer>, Refused> {
+        asked: RequestFlags,
+    ) -> Result<Option<UnreadResponse>, Refused> {
         while let Some(end) = self.end(input)? {
             let head = parsed(LIMITS.fields_max, |fields| {
                 answer::read(&input[..end], fields, &mut self.names, asked)

@@ -14,7 +14,7 @@ use tokio::{io::AsyncWriteExt as _, net::TcpStream, sync::watch, time::timeout};
 
 use super::{
     Chaos, Peer,
-    answer::Answer,
+    answer::UnreadResponse,
     exchange::{Failed, Upstream, ask, connect, finish, relay},
     flow::{Flow, Manner},
     head::Refused,
@@ -49,7 +49,7 @@ pub(super) struct Line {
 }
 
 /// The next event on the client's connection.
-enum Next {
+enum ClientEvent {
     Request(Request),
     Refused(Refused),
     /// The client closed the connection, or the proxy shuts down.
@@ -82,9 +82,9 @@ impl Line {
         loop {
             let next = poll_fn(|context| self.poll_next(ending.as_mut(), context));
             let keeps_alive = match next.await? {
-                Next::End => return Ok(()),
-                Next::Request(request) => self.answer(request).await?,
-                Next::Refused(refused) => {
+                ClientEvent::End => return Ok(()),
+                ClientEvent::Request(request) => self.answer(request).await?,
+                ClientEvent::Refused(refused) => {
                     self.say(refused.answer()).await?;
                     false
                 }
@@ -100,7 +100,7 @@ impl Line {
         &mut self,
         ending: Pin<&mut impl Future<Output = ()>>,
         context: &mut Context<'_>,
-    ) -> Poll<io::Result<Next>> {
+    ) -> Poll<io::Result<ClientEvent>> {
         // A connection that closed, or sent bytes without a request, is not reused.
         if let Some(upstream) = &mut self.upstream
             && upstream.poll_read(context).is_ready()
@@ -111,20 +111,20 @@ impl Line {
             let Side { input, heads, .. } = &mut self.client;
             match heads.request(&mut input.bytes) {
                 Ok(None) => {}
-                Ok(Some(request)) => return Poll::Ready(Ok(Next::Request(request))),
-                Err(refused) => return Poll::Ready(Ok(Next::Refused(refused))),
+                Ok(Some(request)) => return Poll::Ready(Ok(ClientEvent::Request(request))),
+                Err(refused) => return Poll::Ready(Ok(ClientEvent::Refused(refused))),
             }
             let is_begun = !input.bytes.is_empty();
             let polled = self.client.poll_read(context);
             if polled.is_pending() && !is_begun {
                 let _ = ending.poll(context);
                 return match self.is_ending() {
-                    true => Poll::Ready(Ok(Next::End)),
+                    true => Poll::Ready(Ok(ClientEvent::End)),
                     false => Poll::Pending,
                 };
             }
             if ready!(polled)? == 0 {
-                return Poll::Ready(Ok(Next::End));
+                return Poll::Ready(Ok(ClientEvent::End));
             }
         }
     }
@@ -152,7 +152,7 @@ impl Line {
     }
 
     /// Sends a request over this client's own upstream connection; connects if there is none.
-    pub(super) async fn pass(&mut self, request: &mut Request) -> Result<Answer, Ended> {
+    pub(super) async fn pass(&mut self, request: &mut Request) -> Result<UnreadResponse, Ended> {
         if self.upstream.is_some() {
             match self.ask(request).await {
                 // With TLS a part may have been sent even if the write failed, so do not send it again.
@@ -168,7 +168,7 @@ impl Line {
         self.ask(request).await.map_err(|_| Ended)
     }
 
-    async fn ask(&mut self, request: &mut Request) -> Result<Answer, Failed> {
+    async fn ask(&mut self, request: &mut Request) -> Result<UnreadResponse, Failed> {
         self.say_go_on(request).await.map_err(|_| Failed::Lost)?;
         let Some(upstream) = &mut self.upstream else {
             return Err(Failed::Unsent);
@@ -191,16 +191,16 @@ impl Line {
         Ok(())
     }
 
-    fn unreachable(&self, request: &Request) -> Answer {
+    fn unreachable(&self, request: &Request) -> UnreadResponse {
         let upstream = &self.chaos.0.upstream.address;
         let text = format!("{upstream} cannot be reached; nothing was sent");
-        Answer::own(StatusCode::BAD_GATEWAY, &text, request.asked)
+        UnreadResponse::own(StatusCode::BAD_GATEWAY, &text, request.asked)
     }
 
     /// Sends a response to the client and the rest of its request to the upstream; returns whether another may follow.
     async fn show(
         &mut self,
-        answer: Answer,
+        answer: UnreadResponse,
         manner: Manner,
         request: &mut Flow,
     ) -> Result<bool, Ended> {
@@ -223,7 +223,7 @@ impl Line {
     }
 
     /// Sends a response made by this proxy.
-    async fn say(&mut self, answer: Answer) -> Result<(), Ended> {
+    async fn say(&mut self, answer: UnreadResponse) -> Result<(), Ended> {
         let mut flow = answer.shown(false, Manner::AsItComes);
         let mut nobody = Side::new(tokio::io::empty());
         let said = poll_fn(|context| flow.poll(&mut nobody, &mut self.client.io, context));

@@ -19,14 +19,14 @@ const TARGET_BYTES_MAX: usize = u16::MAX as usize - 1;
 pub(super) struct Request {
     pub(super) method: Method,
     pub(super) uri: Uri,
-    pub(super) asked: Asked,
+    pub(super) asked: RequestFlags,
     /// The message to send to the upstream.
     pub(super) onward: Flow,
 }
 
 /// Properties of a request that determine its response.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Asked {
+pub(super) struct RequestFlags {
     /// Whether the client speaks HTTP/1.1.
     pub(super) is_new: bool,
     /// Whether it is a HEAD request.
@@ -36,7 +36,7 @@ pub(super) struct Asked {
     pub(super) expects_continue: bool,
 }
 
-impl Asked {
+impl RequestFlags {
     /// Defaults for a request that could not be parsed.
     pub(super) const NOTHING: Self = Self {
         is_new: true,
@@ -89,10 +89,10 @@ pub(super) fn read<'h>(
     })
 }
 
-fn asked(method: &Method, is_new: bool, said: &Said) -> Asked {
+fn asked(method: &Method, is_new: bool, said: &Said) -> RequestFlags {
     // Chunked encoding overrides the length. A request with both may be a smuggling attempt: no other one follows.
     let is_twofold = said.is_chunked && said.length.is_some();
-    Asked {
+    RequestFlags {
         is_new,
         is_to_head: *method == Method::HEAD,
         keeps_alive: !said.closes && !is_twofold && (is_new || said.keeps_alive),

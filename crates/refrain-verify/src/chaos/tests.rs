@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 use super::{
     flow::{Manner, Stuck},
     head::Refused,
-    request::Asked,
+    request::RequestFlags,
     side::Side,
 };
 
@@ -62,7 +62,7 @@ fn cuts(bytes: &[u8]) -> Vec<Vec<Vec<u8>>> {
 #[derive(Debug, Clone, Copy)]
 enum From {
     Client,
-    Upstream(Asked),
+    Upstream(RequestFlags),
 }
 
 /// Returns all messages as forwarded, one after the other, and how the connection ended.
@@ -194,16 +194,16 @@ async fn requests_pass_whole_wherever_they_are_cut() {
 
 #[tokio::test]
 async fn answers_pass_whole_wherever_they_are_cut() {
-    let new = Asked {
+    let new = RequestFlags {
         keeps_alive: true,
-        ..Asked::NOTHING
+        ..RequestFlags::NOTHING
     };
     let (old, to_head) = (
-        Asked {
+        RequestFlags {
             is_new: false,
             ..new
         },
-        Asked {
+        RequestFlags {
             is_to_head: true,
             ..new
         },
@@ -276,7 +276,9 @@ async fn answers_pass_whole_wherever_they_are_cut() {
 async fn harmed(answer: &str, manner: Manner) -> (String, bool) {
     let mut side = Side::new(Pieces(VecDeque::from([answer.as_bytes().to_vec()])));
     side.read().await.unwrap();
-    let head = side.heads.answer(&mut side.input.bytes, Asked::NOTHING);
+    let head = side
+        .heads
+        .answer(&mut side.input.bytes, RequestFlags::NOTHING);
     let mut flow = head.unwrap().unwrap().shown(true, manner);
     let mut out = Vec::new();
     let passing = std::future::poll_fn(|context| flow.poll(&mut side, &mut out, context));

@@ -5,20 +5,20 @@ use tokio::{net::TcpListener, task::JoinHandle};
 use super::stage::Stop;
 use crate::{
     chaos::{Chaos, Fault, Rule},
-    place::Place,
+    place::Endpoint,
 };
 
 /// A running proxy; it stops when this is dropped.
 #[derive(Debug)]
 pub(super) struct Between {
-    pub(super) place: Place,
+    pub(super) place: Endpoint,
     serving: JoinHandle<()>,
 }
 
 impl Between {
     /// Starts a proxy for `upstream` that applies `fault` to the first `times` requests, and passes all others.
     pub(super) async fn new(
-        upstream: &Place,
+        upstream: &Endpoint,
         seed: u64,
         fault: Fault,
         times: u64,
@@ -35,7 +35,7 @@ impl Between {
             let _ = chaos.serve(listener, std::future::pending()).await;
         });
         Ok(Self {
-            place: Place::plain(address.to_string()),
+            place: Endpoint::plain(address.to_string()),
             serving,
         })
     }

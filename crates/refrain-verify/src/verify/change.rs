@@ -16,7 +16,7 @@ pub(super) fn reordered(body: &[u8]) -> Option<Vec<u8>> {
     let inner = text.strip_prefix(b"{")?.strip_suffix(b"}")?;
     let mut members = vec![Vec::new()];
     walk(inner, |byte, place| match (byte, place) {
-        (b',', Place::Outside(0)) => members.push(Vec::new()),
+        (b',', JsonPosition::Outside(0)) => members.push(Vec::new()),
         _ => members.last_mut().into_iter().for_each(|it| it.push(byte)),
     });
     members.reverse();
@@ -30,7 +30,7 @@ pub(super) fn spaced(body: &[u8]) -> Option<Vec<u8>> {
     let mut spaced = Vec::with_capacity(body.len() * 2);
     walk(body, |byte, place| {
         spaced.push(byte);
-        if matches!(place, Place::Outside(_)) && matches!(byte, b':' | b',' | b'{' | b'[') {
+        if matches!(place, JsonPosition::Outside(_)) && matches!(byte, b':' | b',' | b'{' | b'[') {
             spaced.extend(b"\n  ");
         }
     });
@@ -146,7 +146,7 @@ fn numbers(body: &[u8]) -> Vec<(usize, usize)> {
     // Digits after a decimal point or an exponent belong to the number before.
     let (mut was_digit, mut is_tail) = (false, false);
     walk(body, |byte, place| {
-        let is_digit = matches!(place, Place::Outside(_)) && byte.is_ascii_digit();
+        let is_digit = matches!(place, JsonPosition::Outside(_)) && byte.is_ascii_digit();
         match (is_digit, found.last_mut()) {
             (true, _) if is_tail => {}
             (true, Some((_, end))) if *end == at => *end = at + 1,
@@ -164,8 +164,8 @@ fn texts(body: &[u8]) -> Vec<(usize, usize)> {
     let (mut at, mut start, mut found) = (0, None, Vec::new());
     walk(body, |byte, place| {
         match (place, start) {
-            (Place::String, None) => start = Some(at + 1),
-            (Place::Outside(_), Some(from)) => {
+            (JsonPosition::String, None) => start = Some(at + 1),
+            (JsonPosition::Outside(_), Some(from)) => {
                 // The last quote before this byte ended the string; white space may stand in between.
                 let end = body[..at]
                     .iter()
@@ -194,19 +194,19 @@ fn texts(body: &[u8]) -> Vec<(usize, usize)> {
     found
 }
 
-enum Place {
+enum JsonPosition {
     /// In a string, including its quotes.
     String,
     /// Outside strings, at this nesting depth.
     Outside(usize),
 }
 
-/// Calls `each` for each byte of a JSON text with its place.
-fn walk(text: &[u8], mut each: impl FnMut(u8, Place)) {
+/// Calls `each` for each byte of a JSON text with its position.
+fn walk(text: &[u8], mut each: impl FnMut(u8, JsonPosition)) {
     let (mut depth, mut is_string, mut is_escaped) = (0_usize, false, false);
     for &byte in text {
         if is_string {
-            each(byte, Place::String);
+            each(byte, JsonPosition::String);
             match byte {
                 _ if is_escaped => is_escaped = false,
                 b'\\' => is_escaped = true,
@@ -218,14 +218,14 @@ fn walk(text: &[u8], mut each: impl FnMut(u8, Place)) {
         match byte {
             b'"' => {
                 is_string = true;
-                each(byte, Place::String);
+                each(byte, JsonPosition::String);
                 continue;
             }
             b'{' | b'[' => depth += 1,
             b'}' | b']' => depth = depth.saturating_sub(1),
             _ => {}
         }
-        each(byte, Place::Outside(depth));
+        each(byte, JsonPosition::Outside(depth));
     }
 }
 

@@ -4,9 +4,9 @@ use serde_json::Value;
 
 use super::{
     Trouble, draw,
-    plan::{Operation, Plan, Way},
+    plan::{Operation, Plan, TlsSetup},
     stage,
-    wire::{Answer, send},
+    wire::{ReceivedResponse, send},
 };
 
 /// Sends the operation once; returns the id of the created resource: the member `name` or `id` of the response or of
@@ -15,7 +15,7 @@ use super::{
 /// # Errors
 /// [`Trouble`] when the service does not respond, refuses the request, or returns no id.
 pub async fn create(plan: &Plan, operation: &Operation, name: &str) -> Result<String, Trouble> {
-    let place = Way::new(plan).and_then(|way| way.to(&plan.target));
+    let place = TlsSetup::new(plan).and_then(|way| way.to(&plan.target));
     let place = place.map_err(Trouble::Plan)?;
     let case = format!("create {}", operation.name());
     let unique = draw::unique(plan.seed, &case, 0);
@@ -35,7 +35,7 @@ pub async fn create(plan: &Plan, operation: &Operation, name: &str) -> Result<St
     })
 }
 
-fn called(answer: &Answer, name: &str) -> Option<String> {
+fn called(answer: &ReceivedResponse, name: &str) -> Option<String> {
     let json: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
     let inner = json.get("data").unwrap_or(&Value::Null);
     let members = [
@@ -70,7 +70,7 @@ mod tests {
             ("ok", "/orders/9/", Some("9")),
             (r#"{"id":null}"#, "", None),
         ] {
-            let answer = Answer {
+            let answer = ReceivedResponse {
                 status: 201,
                 headers: vec![("location".into(), location.into())],
                 body: body.into(),

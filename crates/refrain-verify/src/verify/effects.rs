@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::{
-    plan::{Counting, Plan, Target, Way},
-    wire::{Answer, Request, send},
+    plan::{Counting, Plan, Target, TlsSetup},
+    wire::{ReceivedResponse, Request, send},
 };
 
 /// Timeout for reading the count.
@@ -37,11 +37,11 @@ pub(super) struct Counter {
     counting: Counting,
     /// The operation's headers, sent with the count request if it goes to the service itself.
     headers: Vec<(String, String)>,
-    way: Way,
+    way: TlsSetup,
 }
 
 impl Counter {
-    pub(super) fn new(plan: &Plan, headers: &[(String, String)], way: &Way) -> Self {
+    pub(super) fn new(plan: &Plan, headers: &[(String, String)], way: &TlsSetup) -> Self {
         let is_same_place = match &plan.counting {
             Counting::Url { url, .. } => {
                 let place = plan.target.origin();
@@ -62,7 +62,7 @@ impl Counter {
     }
 
     /// Returns a counter at an address unrelated to the system under test.
-    pub(super) fn elsewhere(counting: Counting, way: &Way) -> Self {
+    pub(super) fn elsewhere(counting: Counting, way: &TlsSetup) -> Self {
         Self {
             counting,
             headers: Vec::new(),
@@ -143,7 +143,7 @@ impl Counter {
     }
 }
 
-fn counted(answer: &Answer, pointer: Option<&str>) -> Result<u64, String> {
+fn counted(answer: &ReceivedResponse, pointer: Option<&str>) -> Result<u64, String> {
     if !answer.is_success() {
         return Err(format!("it answered {}", answer.status));
     }
@@ -210,8 +210,8 @@ async fn sql(_: &str, _: &str) -> Result<u64, String> {
 mod tests {
     use super::*;
 
-    fn answer(body: &str) -> Answer {
-        Answer {
+    fn answer(body: &str) -> ReceivedResponse {
+        ReceivedResponse {
             status: 201,
             headers: vec![],
             body: body.to_owned().into(),

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::wire::Answer;
+use super::wire::ReceivedResponse;
 
 /// The part of a response that identifies its run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,8 +30,8 @@ impl Identity {
     ///
     /// If the requests differed, echoed content may differ as well, so only an id member or a `Location` counts.
     pub(super) fn find(
-        one: (&Answer, &[String]),
-        other: (&Answer, &[String]),
+        one: (&ReceivedResponse, &[String]),
+        other: (&ReceivedResponse, &[String]),
         is_same_request: bool,
     ) -> Self {
         let (a, b) = (plain(one), plain(other));
@@ -41,7 +41,7 @@ impl Identity {
         if let Some(member) = members.iter().find(|member| is_id(member)) {
             return Self::Member(member.clone());
         }
-        let location = |(answer, names): (&Answer, &[String])| {
+        let location = |(answer, names): (&ReceivedResponse, &[String])| {
             answer.header("location").map(|it| nameless(it, names))
         };
         match (location(one), location(other)) {
@@ -66,7 +66,7 @@ impl Identity {
     }
 
     /// The identity of the run in this response.
-    pub(super) fn of(&self, answer: &Answer) -> Option<String> {
+    pub(super) fn of(&self, answer: &ReceivedResponse) -> Option<String> {
         match self {
             Self::Member(pointer) => {
                 let json: Value = serde_json::from_slice(&answer.body).ok()?;
@@ -79,7 +79,7 @@ impl Identity {
     }
 
     /// Compares the runs of two responses.
-    pub(super) fn compare(&self, one: &Answer, other: &Answer) -> Likeness {
+    pub(super) fn compare(&self, one: &ReceivedResponse, other: &ReceivedResponse) -> Likeness {
         let decided = |is_same| match is_same {
             true => Likeness::Same,
             false => Likeness::Other,
@@ -100,7 +100,7 @@ impl Identity {
 }
 
 /// Whether both bodies are equal, except for members that change in every response, and for JSON formatting.
-pub(super) fn is_alike(one: &Answer, other: &Answer) -> bool {
+pub(super) fn is_alike(one: &ReceivedResponse, other: &ReceivedResponse) -> bool {
     one.body == other.body || lasting(&one.body) == lasting(&other.body)
 }
 
@@ -127,7 +127,7 @@ fn strip(json: &mut Value) {
     }
 }
 
-fn plain((answer, names): (&Answer, &[String])) -> String {
+fn plain((answer, names): (&ReceivedResponse, &[String])) -> String {
     nameless(&String::from_utf8_lossy(&answer.body), names)
 }
 
@@ -190,8 +190,8 @@ fn is_passing(name: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn answer(body: &str) -> Answer {
-        Answer {
+    fn answer(body: &str) -> ReceivedResponse {
+        ReceivedResponse {
             status: 201,
             headers: vec![],
             body: body.to_owned().into(),
@@ -273,20 +273,20 @@ mod tests {
             let found = identity.compare(&answer(one), &answer(other));
             assert_eq!(found, likeness, "{one} {other}");
         }
-        let moved = |to: &str| Answer {
+        let moved = |to: &str| ReceivedResponse {
             status: 303,
             headers: vec![("location".into(), to.into())],
             body: "".into(),
         };
         assert_eq!(by_id.compare(&moved("/7"), &moved("/7")), Likeness::Same);
-        let first = Answer {
+        let first = ReceivedResponse {
             status: 201,
             body: r#"{"id":7}"#.into(),
             ..moved("/7")
         };
         assert_eq!(by_id.compare(&first, &moved("/7")), Likeness::Same);
         assert_eq!(by_id.compare(&first, &moved("/8")), Likeness::Other);
-        let cut = Answer {
+        let cut = ReceivedResponse {
             status: 201,
             body: r#"{"id":"#.into(),
             ..moved("/7")

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio_rustls::TlsConnector;
 
 use super::stage::{KEY, UNIQUE};
-use crate::place::Place;
+use crate::place::Endpoint;
 pub use crate::place::Trust;
 
 /// Maximum number of concurrent requests in a case.
@@ -280,15 +280,15 @@ impl Target {
 
 /// TLS setup shared by all connections of a plan; present only if a connection needs TLS.
 #[derive(Clone)]
-pub(super) struct Way(Option<TlsConnector>);
+pub(super) struct TlsSetup(Option<TlsConnector>);
 
-impl std::fmt::Debug for Way {
+impl std::fmt::Debug for TlsSetup {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Way(tls: {})", self.0.is_some())
+        write!(f, "TlsSetup(tls: {})", self.0.is_some())
     }
 }
 
-impl Way {
+impl TlsSetup {
     pub(super) fn new(plan: &Plan) -> Result<Self, String> {
         match plan.target.is_tls {
             true => Ok(Self(Some(plan.trust.connector()?))),
@@ -302,10 +302,10 @@ impl Way {
         Ok(Self(is_tls.then(|| trust.connector()).transpose()?))
     }
 
-    pub(super) fn to(&self, target: &Target) -> Result<Place, String> {
+    pub(super) fn to(&self, target: &Target) -> Result<Endpoint, String> {
         match (&self.0, target.is_tls) {
-            (Some(tls), true) => Place::secured(&target.address, tls.clone()),
-            _ => Ok(Place::plain(&target.address)),
+            (Some(tls), true) => Endpoint::secured(&target.address, tls.clone()),
+            _ => Ok(Endpoint::plain(&target.address)),
         }
     }
 }

@@ -11,10 +11,10 @@ use super::{
     effects::Counter,
     exchange::Exchange,
     identity::Identity,
-    plan::{Counting, Operation, Plan, Way},
+    plan::{Counting, Operation, Plan, TlsSetup},
     service::Service,
     stage::{Intent, Stage, World, without},
-    wire::Answer,
+    wire::ReceivedResponse,
 };
 
 /// Timeout for the first effect to be counted.
@@ -26,7 +26,7 @@ const LATE: Duration = Duration::from_millis(20);
 /// Prepares an operation's cases; also reports on the same body under another key.
 pub(super) async fn world<'p>(
     plan: &'p Plan,
-    way: &Way,
+    way: &TlsSetup,
     number: usize,
     operation: &'p Operation,
     service: &mut Service,
@@ -60,7 +60,7 @@ pub(super) async fn world<'p>(
         .await;
     let latency = world.latency.min(second_since.elapsed());
     let effects = stage.effects().await?;
-    let ran = |answer: &Answer| answer.is_success() && !effects.under(1);
+    let ran = |answer: &ReceivedResponse| answer.is_success() && !effects.under(1);
     let (verdict, findings) = judge(&mut stage, &second, ran);
     let report = CaseReport::new(
         case(cases::SAME_BODY),
@@ -94,7 +94,7 @@ pub(super) async fn world<'p>(
 async fn plain(
     world: &mut World<'_>,
     service: &mut Service,
-) -> Result<(Intent, Answer, Vec<Exchange>), Trouble> {
+) -> Result<(Intent, ReceivedResponse, Vec<Exchange>), Trouble> {
     let (plan, since) = (world.plan, Instant::now());
     let mut stage = Stage::new(world, service, "prelude").await?;
     let one = stage.intent();
@@ -120,7 +120,7 @@ async fn refusal(
     world: &World<'_>,
     service: &mut Service,
     one: &Intent,
-) -> Result<Option<Answer>, Trouble> {
+) -> Result<Option<ReceivedResponse>, Trouble> {
     let stage = Stage::new(world, service, "prelude-again").await?;
     let sent = stage.decided("again", &one.request, cases::MOMENT).await;
     let refused = sent.ok().filter(|answer| !answer.is_success());
@@ -131,14 +131,14 @@ async fn refusal(
 async fn varied(
     world: &mut World<'_>,
     service: &mut Service,
-) -> Result<Option<(Answer, Intent)>, Trouble> {
+) -> Result<Option<(ReceivedResponse, Intent)>, Trouble> {
     let bodies = change::variants(&world.operation.body, 1);
     let mut stage = Stage::new(world, service, "prelude-varied").await?;
     let mut found = None;
     for (at, body) in bodies.iter().enumerate() {
         let intent = stage.intent_with(body);
         let sent = stage.send("another body with another key", &intent.request);
-        if let Some(answer) = sent.await.ok().filter(Answer::is_success) {
+        if let Some(answer) = sent.await.ok().filter(ReceivedResponse::is_success) {
             found = Some((at, answer, intent));
             break;
         }
@@ -170,7 +170,7 @@ pub(super) fn said(world: &World<'_>) -> String {
     }
 }
 
-fn usable(answer: Answer, operation: &Operation) -> Result<Answer, Trouble> {
+fn usable(answer: ReceivedResponse, operation: &Operation) -> Result<ReceivedResponse, Trouble> {
     match answer.is_success() {
         true => Ok(answer),
         false => Err(Trouble::Plan(format!(
@@ -209,7 +209,7 @@ async fn effect(stage: &Stage<'_>) -> Result<Duration, Trouble> {
 fn judge(
     stage: &mut Stage<'_>,
     second: &super::wire::Sent,
-    ran: impl Fn(&Answer) -> bool,
+    ran: impl Fn(&ReceivedResponse) -> bool,
 ) -> (Verdict, Vec<String>) {
     let is_unique = stage.world.operation.is_unique();
     match second {
@@ -236,7 +236,7 @@ fn judge(
     (stage.verdict, std::mem::take(&mut stage.findings))
 }
 
-fn cookies_of_both(one: &Answer, other: &Answer) -> Vec<String> {
+fn cookies_of_both(one: &ReceivedResponse, other: &ReceivedResponse) -> Vec<String> {
     let others: Vec<_> = other.all("set-cookie").collect();
     let cookies = one
         .all("set-cookie")

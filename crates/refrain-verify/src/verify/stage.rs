@@ -20,9 +20,9 @@ use super::{
     plan::{Operation, Plan},
     report::Verdict,
     service::Service,
-    wire::{self, Answer, Line, Request, Sent},
+    wire::{self, Line, ReceivedResponse, Request, Sent},
 };
-use crate::place::Place;
+use crate::place::Endpoint;
 
 /// Placeholder for a word that is unique to each request.
 pub(super) const UNIQUE: &str = "{{unique}}";
@@ -38,7 +38,7 @@ pub(super) struct World<'p> {
     pub(super) plan: &'p Plan,
     pub(super) operation: &'p Operation,
     /// Address of the service.
-    pub(super) place: Place,
+    pub(super) place: Endpoint,
     /// Index of the operation in the plan; it makes keys differ between operations.
     pub(super) number: usize,
     pub(super) counter: Counter,
@@ -52,7 +52,7 @@ pub(super) struct World<'p> {
     /// Status of the response to the plain request.
     pub(super) status: u16,
     /// The response that refuses a duplicate of a completed run, if the service does not replay.
-    pub(super) refusal: Option<Answer>,
+    pub(super) refusal: Option<ReceivedResponse>,
     /// Whether effects may come after the response.
     pub(super) is_late: bool,
     /// Whether bodies must differ, because the service refuses the same body under another key.
@@ -210,7 +210,7 @@ impl<'w> Stage<'w> {
     }
 
     /// Sends a request to this address, such as a fault proxy in front of the service.
-    pub(super) async fn send_via(&self, place: &Place, label: &str, request: &Request) -> Sent {
+    pub(super) async fn send_via(&self, place: &Endpoint, label: &str, request: &Request) -> Sent {
         let (since, plan) = (Instant::now(), self.world.plan);
         let sent = wire::send(place, &plan.target.authority, request, plan.timeout).await;
         self.note(label, request, &sent, since);
@@ -251,12 +251,12 @@ impl<'w> Stage<'w> {
     }
 
     /// Sends the first request of an intent; ends the case unless it succeeds.
-    pub(super) async fn first(&mut self, intent: &Intent) -> Result<Answer, Stop> {
+    pub(super) async fn first(&mut self, intent: &Intent) -> Result<ReceivedResponse, Stop> {
         let sent = self.send("first", &intent.request).await;
         self.must_succeed(sent)
     }
 
-    pub(super) fn must_succeed(&mut self, sent: Sent) -> Result<Answer, Stop> {
+    pub(super) fn must_succeed(&mut self, sent: Sent) -> Result<ReceivedResponse, Stop> {
         match sent {
             Ok(answer) if answer.is_success() => Ok(answer),
             Ok(answer) if answer.status < 500 => Err(Stop::Skip(format!(
@@ -336,22 +336,22 @@ impl<'w> Stage<'w> {
     }
 
     /// Compares the runs of two responses.
-    pub(super) fn compare(&self, one: &Answer, other: &Answer) -> Likeness {
+    pub(super) fn compare(&self, one: &ReceivedResponse, other: &ReceivedResponse) -> Likeness {
         self.world.identity.compare(one, other)
     }
 
     /// Whether both responses certainly belong to the same run.
-    pub(super) fn is_same(&self, one: &Answer, other: &Answer) -> bool {
+    pub(super) fn is_same(&self, one: &ReceivedResponse, other: &ReceivedResponse) -> bool {
         self.compare(one, other) == Likeness::Same
     }
 
     /// Whether the responses certainly belong to different runs.
-    pub(super) fn is_other(&self, one: &Answer, other: &Answer) -> bool {
+    pub(super) fn is_other(&self, one: &ReceivedResponse, other: &ReceivedResponse) -> bool {
         self.compare(one, other) == Likeness::Other
     }
 
     /// Whether the response says that the request is in flight, so a retry may get another response.
-    pub(super) fn is_busy(&self, answer: &Answer) -> bool {
+    pub(super) fn is_busy(&self, answer: &ReceivedResponse) -> bool {
         match answer.is_success() {
             true => self.is_pending(answer),
             false => is_busy(answer) && !self.is_refusal_of_done(answer),
@@ -359,20 +359,20 @@ impl<'w> Stage<'w> {
     }
 
     /// Whether the response is a 202 without an identity, although the plain request is answered with another status.
-    fn is_pending(&self, answer: &Answer) -> bool {
+    fn is_pending(&self, answer: &ReceivedResponse) -> bool {
         let is_unusual = answer.status == 202 && self.world.status != 202;
         is_unusual && self.world.identity.of(answer).is_none()
     }
 
     /// Whether the response says "done" without the result.
-    pub(super) fn only_says_done(&self, answer: &Answer) -> bool {
+    pub(super) fn only_says_done(&self, answer: &ReceivedResponse) -> bool {
         let identity = &self.world.identity;
         let is_silent = *identity != Identity::None && identity.of(answer).is_none();
         answer.is_success() && is_silent && answer.status != 303 && says_done(answer)
     }
 
     /// Whether the response equals the known refusal of a completed duplicate.
-    pub(super) fn is_refusal_of_done(&self, answer: &Answer) -> bool {
+    pub(super) fn is_refusal_of_done(&self, answer: &ReceivedResponse) -> bool {
         let names = self.names.iter();
         let names = names.flat_map(|(key, unique)| [key.clone(), unique.clone()]);
         let found = without(answer, &names.collect::<Vec<_>>());
@@ -446,16 +446,16 @@ pub(super) fn request(
 }
 
 /// The response without these names in its body.
-pub(super) fn without(answer: &Answer, names: &[String]) -> Answer {
+pub(super) fn without(answer: &ReceivedResponse, names: &[String]) -> ReceivedResponse {
     let text = nameless(&String::from_utf8_lossy(&answer.body), names);
-    Answer {
+    ReceivedResponse {
         body: text.into(),
         ..answer.clone()
     }
 }
 
 /// Whether the response says that the request is in flight, so a retry may get another response.
-fn is_busy(answer: &Answer) -> bool {
+fn is_busy(answer: &ReceivedResponse) -> bool {
     match answer.status {
         409 => !says_unknown(answer),
         423 | 425 | 429 => true,
@@ -465,7 +465,7 @@ fn is_busy(answer: &Answer) -> bool {
 }
 
 /// Whether the response reports an unknown outcome, which is an honest answer.
-pub(super) fn says_unknown(answer: &Answer) -> bool {
+pub(super) fn says_unknown(answer: &ReceivedResponse) -> bool {
     let text = String::from_utf8_lossy(&answer.body).to_ascii_lowercase();
     ["unknown", "indeterminate", "in doubt"]
         .iter()
@@ -473,7 +473,7 @@ pub(super) fn says_unknown(answer: &Answer) -> bool {
 }
 
 /// Whether the response says that the request was already completed.
-pub(super) fn says_done(answer: &Answer) -> bool {
+pub(super) fn says_done(answer: &ReceivedResponse) -> bool {
     let text = String::from_utf8_lossy(&answer.body).to_ascii_lowercase();
     ["already", "done", "processed", "completed"]
         .iter()

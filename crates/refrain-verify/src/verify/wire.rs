@@ -8,7 +8,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::place::{Place, Stream};
+use crate::place::{Endpoint, Stream};
 
 /// Maximum size of a response, in bytes.
 const ANSWER_BYTES_MAX: usize = 32 << 20;
@@ -26,7 +26,7 @@ pub(super) struct Request {
 
 /// A complete response.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(super) struct ReceivedResponse {
     pub(super) status: u16,
     pub(super) headers: Vec<(String, String)>,
     pub(super) body: Bytes,
@@ -37,7 +37,7 @@ pub(super) struct Answer {
 #[error("{0}")]
 pub(super) struct Lost(pub(super) String);
 
-pub(super) type Sent = Result<Answer, Lost>;
+pub(super) type Sent = Result<ReceivedResponse, Lost>;
 
 impl Request {
     /// Removes all headers of this name.
@@ -79,7 +79,7 @@ impl Request {
     }
 }
 
-impl Answer {
+impl ReceivedResponse {
     /// Also true for a 303 with a `Location`, which services send after a form.
     pub(super) fn is_success(&self) -> bool {
         (200..300).contains(&self.status) || self.status == 303 && self.header("location").is_some()
@@ -115,7 +115,7 @@ pub(super) struct Line {
 impl Line {
     /// Connects and sends everything except the last byte, which [`Line::release`] sends.
     pub(super) async fn prepare(
-        place: &Place,
+        place: &Endpoint,
         authority: &str,
         request: &Request,
         patience: Duration,
@@ -192,7 +192,7 @@ impl Line {
 
 /// Sends one request on a new connection.
 pub(super) async fn send(
-    place: &Place,
+    place: &Endpoint,
     authority: &str,
     request: &Request,
     patience: Duration,
@@ -213,7 +213,7 @@ async fn timed<T>(
 }
 
 /// Parses the response in `bytes`; returns it with its length, or `None` if it is incomplete.
-fn parse(bytes: &[u8], is_end: bool) -> Option<Result<(Answer, usize), Lost>> {
+fn parse(bytes: &[u8], is_end: bool) -> Option<Result<(ReceivedResponse, usize), Lost>> {
     let mut rest = bytes;
     loop {
         let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
@@ -242,7 +242,7 @@ fn parse(bytes: &[u8], is_end: bool) -> Option<Result<(Answer, usize), Lost>> {
             let value = String::from_utf8_lossy(field.value).into_owned();
             (field.name.to_owned(), value)
         };
-        let mut answer = Answer {
+        let mut answer = ReceivedResponse {
             status,
             headers: head.headers.iter().map(text).collect(),
             body: Bytes::new(),
@@ -256,7 +256,11 @@ fn parse(bytes: &[u8], is_end: bool) -> Option<Result<(Answer, usize), Lost>> {
 }
 
 /// Reads the body at the start of `rest`; returns it with its length.
-fn body(answer: &Answer, rest: &[u8], is_end: bool) -> Option<Result<(Vec<u8>, usize), Lost>> {
+fn body(
+    answer: &ReceivedResponse,
+    rest: &[u8],
+    is_end: bool,
+) -> Option<Result<(Vec<u8>, usize), Lost>> {
     let cut = || is_end.then(|| Err(Lost("the answer's body was cut".into())));
     if matches!(answer.status, 204 | 304) {
         return Some(Ok((Vec::new(), 0)));

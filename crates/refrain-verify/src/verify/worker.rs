@@ -24,8 +24,8 @@ use refrain::consume::{Broker, Publisher};
 use tokio::time::Instant;
 
 use super::{
-    CaseReport, OperationReport, Report, Trouble, Verdict, effects::Counter, plan::Way, report,
-    service::Service, stage::Stop,
+    CaseReport, OperationReport, Report, Trouble, Verdict, effects::Counter, plan::TlsSetup,
+    report, service::Service, stage::Stop,
 };
 
 mod cases;
@@ -61,7 +61,7 @@ pub async fn run(
     mut progress: impl FnMut(&Template, &CaseReport),
 ) -> Result<Report, Trouble> {
     plan.check().map_err(Trouble::Plan)?;
-    let way = Way::to_count(&plan.counting, &plan.trust).map_err(Trouble::Plan)?;
+    let way = TlsSetup::to_count(&plan.counting, &plan.trust).map_err(Trouble::Plan)?;
     let counter = Counter::elsewhere(plan.keyed(), &way);
     let world = World {
         plan,

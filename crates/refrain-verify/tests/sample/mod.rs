@@ -115,7 +115,7 @@ struct Record {
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct SampleState {
     records: Mutex<HashMap<Vec<u8>, Record>>,
     bodies: Mutex<Vec<Bytes>>,
     effects: AtomicU64,
@@ -126,7 +126,7 @@ struct Shared {
 
 /// Reads a response from a connection that returns to its pool even if a response is still to come on it.
 struct Reading {
-    shared: Arc<Shared>,
+    shared: Arc<SampleState>,
     answer: Option<JoinHandle<Answer>>,
 }
 
@@ -147,7 +147,7 @@ impl Drop for Reading {
 #[derive(Debug, Clone)]
 struct Api {
     hole: Hole,
-    shared: Arc<Shared>,
+    shared: Arc<SampleState>,
 }
 
 /// A running sample service; it stops when dropped.
@@ -189,7 +189,7 @@ async fn answer(
     if method == Method::GET && uri.path() == "/count" {
         return text(200, &api.shared.effects.load(SeqCst).to_string());
     }
-    let asked = Asked {
+    let asked = ReceivedRequest {
         method,
         uri,
         headers,
@@ -221,14 +221,14 @@ fn is_known(body: &[u8]) -> bool {
     !is_much && names.all(|name| name == "amount" || name == "to")
 }
 
-struct Asked {
+struct ReceivedRequest {
     method: Method,
     uri: Uri,
     headers: HeaderMap,
     body: Bytes,
 }
 
-impl Asked {
+impl ReceivedRequest {
     fn caller(&self) -> String {
         let credential = self.headers.get("authorization");
         let credential = credential.map_or("", |it| it.to_str().unwrap());
@@ -254,7 +254,7 @@ impl Api {
         self.shared.records.lock().unwrap()
     }
 
-    async fn guarded(self, asked: Asked) -> Answer {
+    async fn guarded(self, asked: ReceivedRequest) -> Answer {
         let key = match self.key(&asked) {
             Ok(Some(key)) => key,
             Ok(None) => return self.run(&asked).await.show(),
@@ -382,7 +382,7 @@ impl Api {
         answer.body(body.into()).unwrap()
     }
 
-    fn settle(&self, key: &[u8], fingerprint: Vec<u8>, asked: &Asked, kept: &Kept) {
+    fn settle(&self, key: &[u8], fingerprint: Vec<u8>, asked: &ReceivedRequest, kept: &Kept) {
         let is_released = match kept.status {
             500.. if self.hole == ErrorLeavesClaim => return,
             500.. => self.hole == ErrorAfterEffectReleases,
@@ -400,7 +400,7 @@ impl Api {
     }
 
     /// The key with its scope; `None` if the request is not guarded.
-    fn key(&self, asked: &Asked) -> Result<Option<Vec<u8>>, u16> {
+    fn key(&self, asked: &ReceivedRequest) -> Result<Option<Vec<u8>>, u16> {
         if self.hole == KeyInBody {
             let json = serde_json::from_slice::<serde_json::Value>(&asked.body);
             let key = json.unwrap_or_default()["key"].as_str().map(str::to_owned);
@@ -453,7 +453,7 @@ impl Api {
         Ok(Some(scoped))
     }
 
-    fn fingerprint(&self, asked: &Asked) -> Vec<u8> {
+    fn fingerprint(&self, asked: &ReceivedRequest) -> Vec<u8> {
         let json = serde_json::from_slice::<serde_json::Value>(&asked.body);
         let body = match json {
             Ok(json) if self.hole != ByteFingerprint => {
@@ -482,7 +482,7 @@ impl Api {
     }
 
     /// The operation itself: takes 20 ms, then has its effect.
-    async fn run(&self, asked: &Asked) -> Kept {
+    async fn run(&self, asked: &ReceivedRequest) -> Kept {
         let refused = |status: u16, why: &str| Kept {
             status,
             body: Bytes::from(why.to_owned()),

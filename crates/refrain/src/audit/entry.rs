@@ -208,7 +208,7 @@ struct Line<'a> {
 
 /// Position of an entry in the chain.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place<'a> {
+pub(super) struct ChainPosition<'a> {
     pub(super) seq: u64,
     pub(super) at: Timestamp,
     pub(super) node: &'a str,
@@ -217,7 +217,7 @@ pub(super) struct Place<'a> {
 
 impl Entry {
     /// Returns the whole line and its hash.
-    pub(super) fn line(&self, place: Place<'_>) -> std::io::Result<(Vec<u8>, ChainHash)> {
+    pub(super) fn line(&self, place: ChainPosition<'_>) -> std::io::Result<(Vec<u8>, ChainHash)> {
         let outcome = self.outcome.as_ref();
         let kept = outcome.filter(|outcome| outcome.is_body_kept());
         let line = Line {
@@ -342,7 +342,7 @@ mod tests {
                 reason: Some(text.clone()),
                 ..Entry::new(Event::Resolving)
             };
-            let place = Place {
+            let place = ChainPosition {
                 seq: u64::MAX - 1,
                 at: Timestamp::default(),
                 node: &text,

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::{
     chain::ChainHash,
     entry::{LINE_BYTES_MAX, Unreadable, Written},
-    segment::{self, Lines, Next, Segment, unreadable},
+    segment::{self, LineStatus, Lines, Segment, unreadable},
 };
 use crate::{
     Error, ErrorKind, Result,
@@ -56,10 +56,10 @@ fn walk(segment: Segment, before: Option<(u64, ChainHash)>) -> Result<Tail> {
             .next()
             .map_err(|error| unreadable(&segment.path, error))?;
         let what = match next {
-            Next::End => break,
-            Next::Unfinished => break,
-            Next::TooLong => "is longer than any line of a log".to_owned(),
-            Next::Line => match Written::read(&lines.line) {
+            LineStatus::End => break,
+            LineStatus::Unfinished => break,
+            LineStatus::TooLong => "is longer than any line of a log".to_owned(),
+            LineStatus::Line => match Written::read(&lines.line) {
                 Ok((written, [prev, hash])) => match follows {
                     Some((seq, head)) if (written.seq, prev) != (seq + 1, head) => {
                         format!("does not follow entry {seq}")

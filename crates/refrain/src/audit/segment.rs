@@ -55,9 +55,9 @@ pub(super) fn unreadable(path: &Path, error: io::Error) -> Error {
     Error::new(ErrorKind::Unavailable, message).with_source(error)
 }
 
-/// Next item in a file.
+/// Result of reading the next line of a file.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum LineStatus {
     /// A line, without its newline.
     Line,
     /// A line that is longer than the maximum; all of it is skipped.
@@ -93,7 +93,7 @@ impl Lines {
         })
     }
 
-    pub(super) fn next(&mut self) -> io::Result<Next> {
+    pub(super) fn next(&mut self) -> io::Result<LineStatus> {
         self.line.clear();
         self.start = self.end;
         let most = LINE_BYTES_MAX as u64 + 1;
@@ -101,16 +101,16 @@ impl Lines {
         let len = { read }.read_until(b'\n', &mut self.line)?;
         self.end += len as u64;
         if len == 0 {
-            return Ok(Next::End);
+            return Ok(LineStatus::End);
         }
         self.number += 1;
         if self.line.pop_if(|last| *last == b'\n').is_some() {
-            return Ok(Next::Line);
+            return Ok(LineStatus::Line);
         }
         if len <= LINE_BYTES_MAX {
-            return Ok(Next::Unfinished);
+            return Ok(LineStatus::Unfinished);
         }
         self.end += self.reader.skip_until(b'\n')? as u64;
-        Ok(Next::TooLong)
+        Ok(LineStatus::TooLong)
     }
 }

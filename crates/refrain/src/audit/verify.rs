@@ -10,7 +10,7 @@ use std::{
 use super::{
     chain::ChainHash,
     entry::{Unreadable, Written},
-    segment::{self, Lines, Next, Segment, unreadable},
+    segment::{self, LineStatus, Lines, Segment, unreadable},
     trace::{Loose, Trace},
 };
 use crate::{Error, ErrorKind, Result};
@@ -167,17 +167,19 @@ impl Walk<'_> {
                 .map_err(|error| unreadable(&segment.path, error))?;
             let place = (&*segment.path, lines.number);
             match next {
-                Next::End => return Ok(()),
-                Next::Unfinished if is_last => self.found.unfinished = lines.end - lines.start,
-                Next::Unfinished => {
+                LineStatus::End => return Ok(()),
+                LineStatus::Unfinished if is_last => {
+                    self.found.unfinished = lines.end - lines.start;
+                }
+                LineStatus::Unfinished => {
                     let what = "the file ends in the middle of a line, and others follow it";
                     self.damaged(place, None, DamageKind::Changed, what.into());
                 }
-                Next::TooLong => {
+                LineStatus::TooLong => {
                     let what = "the line is longer than any that is written";
                     self.damaged(place, None, DamageKind::Changed, what.into());
                 }
-                Next::Line => match Written::read(&lines.line) {
+                LineStatus::Line => match Written::read(&lines.line) {
                     Ok((written, hashes)) => {
                         self.entry(place, segment.first, &written, hashes);
                         visit(Visit::Entry(&written, &lines.line));

@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 use super::{
     Options,
     chain::ChainHash,
-    entry::{Entry, Event, Place},
+    entry::{ChainPosition, Entry, Event},
     open::{self, WRITE_BYTES_MAX},
     segment,
 };
@@ -38,7 +38,7 @@ const RETRY_EVERY: Duration = Duration::from_secs(1);
 
 /// State shared by callers and the writer thread.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct AuditLogState {
     pub(super) folder: PathBuf,
     pub(super) options: Options,
     queue: Mutex<Queue>,
@@ -69,7 +69,7 @@ struct Waiting {
 /// Completes when an entry is durable, or fails.
 pub(super) type Told = oneshot::Receiver<Result<()>>;
 
-impl Shared {
+impl AuditLogState {
     pub(super) fn new(folder: PathBuf, options: Options) -> Self {
         Self {
             folder,
@@ -247,7 +247,7 @@ pub(super) fn unaudited(message: String) -> Error {
 /// State of the writer thread.
 #[derive(Debug)]
 pub(super) struct Writer {
-    shared: Arc<Shared>,
+    shared: Arc<AuditLogState>,
     /// Current file and its length; `None` before the first.
     file: Option<(Arc<dyn DiskFile>, u64)>,
     /// Number of the next entry.
@@ -265,7 +265,7 @@ pub(super) struct Writer {
 }
 
 /// Writes until the log is closed. `opened` is `None` if the log is opened with its first entry.
-pub(super) fn run_caught(shared: &Arc<Shared>, opened: Option<Writer>) {
+pub(super) fn run_caught(shared: &Arc<AuditLogState>, opened: Option<Writer>) {
     // A panic must not leave callers waiting for a dead writer.
     let ran = catch_unwind(AssertUnwindSafe(|| run(shared, opened)));
     if ran.is_err() {
@@ -277,7 +277,7 @@ pub(super) fn run_caught(shared: &Arc<Shared>, opened: Option<Writer>) {
     }
 }
 
-fn run(shared: &Arc<Shared>, opened: Option<Writer>) {
+fn run(shared: &Arc<AuditLogState>, opened: Option<Writer>) {
     let mut opened = opened;
     while shared.wait() {
         let mut writer = match opened.take().map_or_else(|| Writer::open(shared), Ok) {
@@ -321,7 +321,7 @@ fn trouble(folder: &Path, error: io::Error) -> Error {
 
 impl Writer {
     /// Opens the log at its end, and writes an entry about that.
-    pub(super) fn open(shared: &Arc<Shared>) -> Result<Self> {
+    pub(super) fn open(shared: &Arc<AuditLogState>) -> Result<Self> {
         let (path, disk) = (&shared.folder, &*shared.options.disk);
         folder::make(disk, path).map_err(|error| trouble(path, error))?;
         let lock = folder::take_lock(path, "the audit log")?;
@@ -379,7 +379,7 @@ impl Writer {
     }
 
     fn add(&mut self, at: Timestamp, entry: &Entry) -> io::Result<()> {
-        let place = Place {
+        let place = ChainPosition {
             seq: self.seq,
             at,
             node: &self.node,

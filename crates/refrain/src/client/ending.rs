@@ -11,7 +11,7 @@ use crate::{Error, ErrorKind, Result};
 #[must_use = "an unknown outcome that nobody looks at is a lost one"]
 pub enum Ending {
     /// The final answer, with any status. It is in the journal.
-    Answered(Answer),
+    Answered(CallResponse),
     /// The server rejects this key for this request, and nothing was executed. The call is closed in the journal.
     ///
     /// The client never generates a new key by itself: only the caller knows whether this is a new intent.
@@ -25,12 +25,12 @@ pub enum Ending {
     Unknown(Stopped),
 }
 
-/// A final answer.
+/// The final response to a call.
 #[derive(Debug, Clone)]
-pub struct Answer {
+pub struct CallResponse {
     /// The response as received.
     pub response: Response<Bytes>,
-    /// Number of times that this process sent the request for this answer.
+    /// Number of times that this process sent the request for this response.
     pub attempts: u32,
     /// Whether it was already in the journal, so that nothing was sent.
     pub is_from_journal: bool,

@@ -102,8 +102,8 @@ pub(super) fn start<T: Transport>(
             let tell = tell.clone();
             going.spawn(async move {
                 let ending = match ending {
-                    Begun::Going(waiter) => waiter.landed().await,
-                    Begun::Over(ending) => ending,
+                    ResumedCall::Going(waiter) => waiter.landed().await,
+                    ResumedCall::Over(ending) => ending,
                 };
                 // The receiver may be gone; the calls continue anyway.
                 let _ = tell.send(Resumed { key, ending }).await;
@@ -116,18 +116,18 @@ pub(super) fn start<T: Transport>(
     Resume { endings }
 }
 
-enum Begun {
+enum ResumedCall {
     Going(Waiter),
     Over(Result<Ending>),
 }
 
-fn begin<T: Transport>(client: &Client<T>, intent: &Intent, renew: Renew) -> Begun {
+fn begin<T: Transport>(client: &Client<T>, intent: &Intent, renew: Renew) -> ResumedCall {
     let shared = client.shared.clone();
     if Deadline::of(intent, shared.journal.now())
         .left(shared.journal.now())
         .is_zero()
     {
-        return Begun::Over(Ok(Ending::Unknown(past_deadline())));
+        return ResumedCall::Over(Ok(Ending::Unknown(past_deadline())));
     }
     let (client, key) = (client.clone(), intent.key.clone());
     let start = || go_on(client, key, renew);
@@ -135,8 +135,8 @@ fn begin<T: Transport>(client: &Client<T>, intent: &Intent, renew: Renew) -> Beg
         .flights
         .join_or_start(&intent.key, intent.fingerprint, start);
     match started {
-        Ok(waiter) => Begun::Going(waiter),
-        Err(error) => Begun::Over(Err(error)),
+        Ok(waiter) => ResumedCall::Going(waiter),
+        Err(error) => ResumedCall::Over(Err(error)),
     }
 }
 

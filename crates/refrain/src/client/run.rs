@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 
 use super::{
-    Answer, Ending, Sent, Shared, Stopped, Transport, Why,
+    CallResponse, ClientState, Ending, Sent, Stopped, Transport, Why,
     answer::{self, Again, Judged},
     journal::{
         Done,
@@ -19,7 +19,7 @@ use crate::{Fingerprint, Key, Result};
 
 /// A call in flight.
 pub(super) struct Run<T> {
-    pub(super) shared: Arc<Shared<T>>,
+    pub(super) shared: Arc<ClientState<T>>,
     pub(super) retry: Retry,
     pub(super) key: Key,
     pub(super) fingerprint: Fingerprint,
@@ -66,8 +66,8 @@ struct Last {
     trouble: Option<String>,
 }
 
-/// Next action after an attempt.
-enum Next {
+/// Result of an attempt: the final response, a reason to stop, or another attempt.
+enum AttemptResult {
     Answered(Response<Bytes>),
     Stop(Why, Last),
     Again(Again, Last),
@@ -78,7 +78,7 @@ impl<T: Transport> Run<T> {
     pub(super) async fn begin(mut self, intent: Intent) -> Result<Ending> {
         match self.shared.journal.begin(intent).await? {
             Done::Finished(response) => {
-                return Ok(Ending::Answered(Answer {
+                return Ok(Ending::Answered(CallResponse {
                     response,
                     attempts: 0,
                     is_from_journal: true,
@@ -98,9 +98,9 @@ impl<T: Transport> Run<T> {
                 return self.stop(Why::DeadlinePassed, last).await;
             }
             match self.attempt().await {
-                Next::Answered(response) => return self.answered(response).await,
-                Next::Stop(why, last) => return self.stop(why, last).await,
-                Next::Again(again, now) => {
+                AttemptResult::Answered(response) => return self.answered(response).await,
+                AttemptResult::Stop(why, last) => return self.stop(why, last).await,
+                AttemptResult::Again(again, now) => {
                     last = now;
                     if let Some(why) = self.pause(again).await {
                         return self.stop(why, last).await;
@@ -114,7 +114,7 @@ impl<T: Transport> Run<T> {
         self.deadline.left(self.shared.journal.now())
     }
 
-    async fn attempt(&mut self) -> Next {
+    async fn attempt(&mut self) -> AttemptResult {
         self.attempts += 1;
         let sending = self.shared.transport.send(self.request.clone());
         let sent = tokio::time::timeout(self.left(), sending).await;
@@ -129,19 +129,19 @@ impl<T: Transport> Run<T> {
             trouble: Some(trouble),
         };
         match sent {
-            Sent::TooLongAnAnswer(_) => Next::Stop(Why::AnswerTooLong, last),
+            Sent::TooLongAnAnswer(_) => AttemptResult::Stop(Why::AnswerTooLong, last),
             Sent::Nothing | Sent::Unknown => {
                 let again = Again {
                     counts: true,
                     may_have_run: self.may_have_run,
                     after: None,
                 };
-                Next::Again(again, last)
+                AttemptResult::Again(again, last)
             }
         }
     }
 
-    fn judge(&mut self, response: Response<Bytes>) -> Next {
+    fn judge(&mut self, response: Response<Bytes>) -> AttemptResult {
         let now = self.shared.journal.now().wall;
         let judged = answer::judge(&response, self.retry.conflict_is_final, now);
         let is_too_long = response.body().len() > self.shared.journal.options().answer_bytes_max;
@@ -152,25 +152,25 @@ impl<T: Transport> Run<T> {
                 answer: Some(response),
                 trouble: Some(trouble.into()),
             };
-            return Next::Stop(Why::AnswerTooLong, last);
+            return AttemptResult::Stop(Why::AnswerTooLong, last);
         }
         let last = |response| Last {
             answer: Some(response),
             trouble: None,
         };
         match judged {
-            Judged::Final => Next::Answered(response),
+            Judged::Final => AttemptResult::Answered(response),
             // If nothing ran before, the refusal is the final answer.
-            Judged::Refused if !self.may_have_run => Next::Answered(response),
-            Judged::Refused => Next::Stop(Why::Refused, last(response)),
-            Judged::NewKey => Next::Stop(Why::NewKeyWanted, last(response)),
+            Judged::Refused if !self.may_have_run => AttemptResult::Answered(response),
+            Judged::Refused => AttemptResult::Stop(Why::Refused, last(response)),
+            Judged::NewKey => AttemptResult::Stop(Why::NewKeyWanted, last(response)),
             Judged::Ask => {
                 self.may_have_run = true;
-                Next::Stop(Why::Asked, last(response))
+                AttemptResult::Stop(Why::Asked, last(response))
             }
             Judged::Again(again) => {
                 self.may_have_run |= again.may_have_run;
-                Next::Again(again, last(response))
+                AttemptResult::Again(again, last(response))
             }
         }
     }
@@ -201,7 +201,7 @@ impl<T: Transport> Run<T> {
             response: response.clone(),
         }));
         self.shared.journal.end(&self.key, record).await?;
-        Ok(Ending::Answered(Answer {
+        Ok(Ending::Answered(CallResponse {
             response,
             attempts: self.attempts,
             is_from_journal: false,

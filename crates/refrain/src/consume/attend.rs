@@ -9,9 +9,9 @@ use super::{
     attempts::{Known, brief},
     dead::{self, Story, redrive_of, restored, text_of},
     key,
-    lanes::Turn,
-    sequence::{Before, Gap, Place},
-    shared::Shared,
+    lanes::LanePosition,
+    sequence::{Before, Gap, SequencePosition},
+    shared::ConsumerState,
     work,
 };
 use crate::{
@@ -28,7 +28,7 @@ const DELAY_MAX: Duration = Duration::from_hours(12);
 
 /// One delivery in progress.
 pub(super) struct Attended {
-    shared: Arc<Shared>,
+    shared: Arc<ConsumerState>,
     message: Arc<Message>,
     /// The broker's delivery count, if it counts and the records do not.
     delivered: Option<u32>,
@@ -41,7 +41,7 @@ struct Named {
     key: Key,
     fingerprint: Fingerprint,
     redrive: u32,
-    place: Option<Place>,
+    place: Option<SequencePosition>,
 }
 
 /// Result of one round.
@@ -59,7 +59,7 @@ enum Round {
 }
 
 impl Attended {
-    pub(super) fn new(shared: Arc<Shared>, delivery: Delivery) -> Self {
+    pub(super) fn new(shared: Arc<ConsumerState>, delivery: Delivery) -> Self {
         let counts = shared.guarantees.counts_attempts && !shared.records_count_attempts;
         Self {
             message: Arc::new(restored(delivery.message)),
@@ -70,7 +70,7 @@ impl Attended {
     }
 
     /// Processes the delivery to its end. `turn` is its place in its group, if the broker orders.
-    pub(super) async fn attend(self, turn: Option<Turn>) {
+    pub(super) async fn attend(self, turn: Option<LanePosition>) {
         let mut turn = turn;
         if let Some(turn) = &mut turn {
             tokio::select! {
@@ -461,16 +461,16 @@ impl Attended {
 
 impl Named {
     /// Returns the record of the latest redrive.
-    fn id(&self, shared: &Shared) -> RecordId {
+    fn id(&self, shared: &ConsumerState) -> RecordId {
         self.id_at(shared, self.redrive)
     }
 
-    fn ids(&self, shared: &Shared) -> Vec<RecordId> {
+    fn ids(&self, shared: &ConsumerState) -> Vec<RecordId> {
         let each = 0..=self.redrive;
         each.map(|redrive| self.id_at(shared, redrive)).collect()
     }
 
-    fn id_at(&self, shared: &Shared, redrive: u32) -> RecordId {
+    fn id_at(&self, shared: &ConsumerState, redrive: u32) -> RecordId {
         let scope = work::redriven(&self.scope, redrive);
         RecordId::derive(shared.engine.secret(), &scope, &self.key)
     }

@@ -9,7 +9,7 @@ use super::{
     attempts::Attempts,
     key::invalid,
     pull::Consuming,
-    shared::{Pause, Settings, Shared},
+    shared::{ConsumerState, Pause, Settings},
     work::Handled,
 };
 use crate::{
@@ -259,7 +259,7 @@ impl Consumer {
         let (stop, is_stopping) = watch::channel(false);
         let in_flight_max = self.settings.in_flight_max;
         let store_lasts = self.engine.store().guarantees().survives_process;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ConsumerState {
             scope: Self::scope(&self.settings.name),
             settings: self.settings,
             broker: self.broker,

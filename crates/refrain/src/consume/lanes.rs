@@ -12,9 +12,9 @@ pub(super) struct Lanes {
     pruned_at: usize,
 }
 
-/// Place in a group's queue. Dropping it lets the next delivery proceed.
+/// Position in a group's queue. Dropping it lets the next delivery proceed.
 #[derive(Debug)]
-pub(super) struct Turn {
+pub(super) struct LanePosition {
     before: Option<oneshot::Receiver<()>>,
     _after: oneshot::Sender<()>,
 }
@@ -22,12 +22,12 @@ pub(super) struct Turn {
 const LANES_FEW: usize = 1_024;
 
 impl Lanes {
-    /// Adds a place at the end of the group's queue.
-    pub(super) fn enter(&mut self, group: &str) -> Turn {
+    /// Adds a position at the end of the group's queue.
+    pub(super) fn enter(&mut self, group: &str) -> LanePosition {
         self.prune();
         let (after, behind) = oneshot::channel();
         let before = self.last.insert(group.into(), behind);
-        Turn {
+        LanePosition {
             before,
             _after: after,
         }
@@ -45,7 +45,7 @@ fn is_over(last: &mut oneshot::Receiver<()>) -> bool {
     matches!(last.try_recv(), Err(oneshot::error::TryRecvError::Closed))
 }
 
-impl Turn {
+impl LanePosition {
     /// Waits until the predecessor has finished.
     pub(super) async fn come(&mut self) {
         if let Some(before) = &mut self.before {

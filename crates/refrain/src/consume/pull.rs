@@ -8,7 +8,7 @@ use tokio::{
     time::{sleep, sleep_until, timeout},
 };
 
-use super::{Count, Delivery, attend::Attended, lanes::Lanes, shared::Shared};
+use super::{Count, Delivery, attend::Attended, lanes::Lanes, shared::ConsumerState};
 use crate::{Error, Result};
 
 /// Maximum time that a pull waits for the first message.
@@ -21,7 +21,7 @@ const WAITING_PER_RUNNING: usize = 8;
 
 /// A running consumer.
 pub(super) struct Consuming {
-    shared: Arc<Shared>,
+    shared: Arc<ConsumerState>,
     /// Maximum number of deliveries held at a time.
     held_max: usize,
     lanes: Lanes,
@@ -30,7 +30,7 @@ pub(super) struct Consuming {
 }
 
 impl Consuming {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
+    pub(super) fn new(shared: Arc<ConsumerState>) -> Self {
         Self {
             held_max: held_max(&shared),
             shared,
@@ -182,7 +182,7 @@ impl Consuming {
     }
 }
 
-fn held_max(shared: &Shared) -> usize {
+fn held_max(shared: &ConsumerState) -> usize {
     match shared.guarantees.is_ordered {
         true => shared.settings.in_flight_max * WAITING_PER_RUNNING,
         false => shared.settings.in_flight_max,

@@ -94,9 +94,9 @@ impl FromStr for Field {
     }
 }
 
-/// Place of an event in its sequence: its own key, and that of its predecessor.
+/// Position of an event in its sequence: its own key, and that of its predecessor.
 #[derive(Debug, Clone)]
-pub(super) struct Place {
+pub(super) struct SequencePosition {
     /// Scope of the aggregate.
     pub(super) scope: Scope,
     /// Number of the event, as a key.
@@ -179,12 +179,12 @@ impl Sequence {
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the event has no valid aggregate and number.
-    pub(super) fn place(&self, scope: &Scope, message: &Message) -> Result<Place> {
+    pub(super) fn place(&self, scope: &Scope, message: &Message) -> Result<SequencePosition> {
         let (aggregate, number) = self.read(message)?;
         let key = |number: u64| text_key(&number.to_string());
         let key_here = key(number).ok_or_else(|| invalid("the event has no number".into()))?;
         let is_first = number == self.first;
-        Ok(Place {
+        Ok(SequencePosition {
             scope: scope.clone().with("aggregate", aggregate),
             key: key_here,
             before: (!is_first).then(|| key(number - 1)).flatten(),
@@ -207,7 +207,7 @@ impl Field {
     }
 }
 
-impl Place {
+impl SequencePosition {
     /// Returns the state of the predecessor, including its redrives.
     ///
     /// An event that was already handled under one of its own records does not wait: it is a duplicate,

@@ -39,7 +39,7 @@ pub(super) struct Settings {
 }
 
 /// State shared by all deliveries.
-pub(super) struct Shared {
+pub(super) struct ConsumerState {
     pub(super) settings: Settings,
     pub(super) broker: Arc<dyn Broker>,
     pub(super) guarantees: Guarantees,
@@ -57,7 +57,7 @@ pub(super) struct Shared {
     pub(super) is_stopping: watch::Receiver<bool>,
 }
 
-impl Shared {
+impl ConsumerState {
     /// Waits until the consumer stops.
     pub(super) async fn stopping(&self) {
         let mut is_stopping = self.is_stopping.clone();

@@ -17,8 +17,8 @@ use crate::{
     store::Store,
 };
 
-/// Intended content of the next place.
-pub(super) struct Place<'s> {
+/// Entry to record in the next place.
+pub(super) struct PlannedEntry<'s> {
     pub(super) kind: Kind,
     pub(super) name: &'s str,
     pub(super) intent: Intent,
@@ -41,7 +41,7 @@ pub(super) enum Met {
     Recorded(Outcome),
 }
 
-impl Place<'_> {
+impl PlannedEntry<'_> {
     /// Describes the intended content.
     pub(super) fn words(&self) -> String {
         log::words(self.kind.word(), self.name)
@@ -57,7 +57,11 @@ impl Place<'_> {
 }
 
 impl Steps<'_> {
-    pub(super) fn place<'s>(&self, kind: Kind, step: &'s Step) -> Result<Place<'s>, StepError> {
+    pub(super) fn place<'s>(
+        &self,
+        kind: Kind,
+        step: &'s Step,
+    ) -> Result<PlannedEntry<'s>, StepError> {
         let input = check_input(&log::words(kind.word(), &step.name), &step.input)?;
         let (scope, key) = self.log.place(self.at);
         let fingerprint = self.log.fingerprint(kind, &step.name, input);
@@ -67,7 +71,7 @@ impl Steps<'_> {
             probe: step.probe(&self.log, self.at),
             ..Intent::new(scope, key)
         };
-        Ok(Place {
+        Ok(PlannedEntry {
             kind,
             name: &step.name,
             intent,
@@ -111,7 +115,7 @@ impl Steps<'_> {
     }
 
     /// Advances to the next place.
-    fn pass(&mut self, place: &Place<'_>, outcome: &Outcome) -> Result<Passed, StepError> {
+    fn pass(&mut self, place: &PlannedEntry<'_>, outcome: &Outcome) -> Result<Passed, StepError> {
         self.log.follow(self.at, outcome);
         self.at += 1;
         match log::cause(outcome) {
@@ -126,7 +130,7 @@ impl Steps<'_> {
         }
     }
 
-    async fn meet(&mut self, place: &Place<'_>) -> Result<Met, StepError> {
+    async fn meet(&mut self, place: &PlannedEntry<'_>) -> Result<Met, StepError> {
         if let Some(entry) = self.known.pop_front() {
             return match entry.fingerprint == place.intent.fingerprint {
                 true => Ok(Met::Recorded(entry.outcome)),
@@ -136,7 +140,7 @@ impl Steps<'_> {
         self.claim(place).await
     }
 
-    async fn claim(&self, place: &Place<'_>) -> Result<Met, StepError> {
+    async fn claim(&self, place: &PlannedEntry<'_>) -> Result<Met, StepError> {
         let step = || place.step();
         match self.engine.claim(&place.intent).await? {
             Verdict::Granted(guard) => Ok(Met::Granted(guard)),
@@ -154,7 +158,7 @@ impl Steps<'_> {
     }
 
     /// Reads what another run recorded in this place.
-    async fn look(&self, place: &Place<'_>) -> Result<Met, StepError> {
+    async fn look(&self, place: &PlannedEntry<'_>) -> Result<Met, StepError> {
         let Some(reading) = self.engine.store().read(place.record).await? else {
             // Released meanwhile.
             return Err(self.busy(place));
@@ -169,7 +173,7 @@ impl Steps<'_> {
     /// Handles a place with other content.
     fn met_other(
         &self,
-        place: &Place<'_>,
+        place: &PlannedEntry<'_>,
         fingerprint: Fingerprint,
         outcome: Option<Outcome>,
     ) -> Result<Met, StepError> {
@@ -209,7 +213,7 @@ impl Steps<'_> {
         })
     }
 
-    fn busy(&self, place: &Place<'_>) -> StepError {
+    fn busy(&self, place: &PlannedEntry<'_>) -> StepError {
         StepError::InFlight {
             step: place.step(),
             lease_left: Duration::ZERO,
@@ -217,7 +221,7 @@ impl Steps<'_> {
     }
 
     /// Returns the error for a step that an operator must resolve.
-    fn in_doubt(&self, place: &Place<'_>, reason: &str) -> StepError {
+    fn in_doubt(&self, place: &PlannedEntry<'_>, reason: &str) -> StepError {
         let (record, step) = (place.record, place.step());
         tracing::error!(operation = self.name, step, %record, reason, "a step waits for somebody to resolve its record");
         match place.kind == Kind::Undo || self.is_past_return {
@@ -232,7 +236,7 @@ impl Steps<'_> {
 
     async fn run<F, W>(
         &self,
-        place: &Place<'_>,
+        place: &PlannedEntry<'_>,
         guard: Guard,
         work: F,
     ) -> Result<Outcome, StepError>
@@ -263,7 +267,7 @@ impl Steps<'_> {
     /// Stores the result. If this run was overtaken, the result of the other run counts.
     async fn complete(
         &self,
-        place: &Place<'_>,
+        place: &PlannedEntry<'_>,
         mut running: Running,
         ending: Ending<'_>,
     ) -> Result<Outcome, StepError> {
@@ -280,7 +284,7 @@ impl Steps<'_> {
 
     /// Settles a failed step for a retry. Its record is released only if the step certainly had no effect;
     /// otherwise another run could abandon the operation here and leave the effect without an undo.
-    async fn fail(&self, place: &Place<'_>, running: Running, fault: Fault) -> StepError {
+    async fn fail(&self, place: &PlannedEntry<'_>, running: Running, fault: Fault) -> StepError {
         let (guarantee, attempt) = (running.guarantee(), running.grant().attempt);
         let pause = fault.delay;
         let pause = pause.unwrap_or_else(|| self.settings.backoff.pause(attempt.into()));
@@ -304,7 +308,7 @@ impl Steps<'_> {
 
     /// Settles a step that must succeed but was rejected. A claim with at-most-once makes its record indeterminate,
     /// so that operators find it.
-    async fn doom(&self, place: &Place<'_>, running: Running, reason: &str) -> StepError {
+    async fn doom(&self, place: &PlannedEntry<'_>, running: Running, reason: &str) -> StepError {
         self.leave(running, Reason::Failed, Duration::ZERO).await;
         let mut intent = place.intent.clone();
         intent.terms.guarantee = Guarantee::AtMostOnce;

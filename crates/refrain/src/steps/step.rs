@@ -96,7 +96,7 @@ impl Step {
     /// Returns the probe for this step's record in a place.
     pub(super) fn probe(&self, log: &Log, at: usize) -> Option<Arc<dyn Probe>> {
         let ask = self.ask.clone()?;
-        Some(Arc::new(Asked {
+        Some(Arc::new(StepProbe {
             ask,
             log: log.clone(),
             at,
@@ -125,14 +125,14 @@ impl fmt::Debug for Ask {
 
 /// The probe of a step, as the engine expects it.
 #[derive(Debug)]
-struct Asked {
+struct StepProbe {
     ask: Ask,
     log: Log,
     at: usize,
     name: String,
 }
 
-impl Probe for Asked {
+impl Probe for StepProbe {
     fn probe<'a>(
         &'a self,
         _intent: &'a Intent,

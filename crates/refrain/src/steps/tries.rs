@@ -4,7 +4,7 @@ use std::{pin::pin, time::Duration};
 
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::{Failure, Steps, run::Place};
+use super::{Failure, Steps, run::PlannedEntry};
 use crate::{Guarantee, Key, consume::brief, engine::Running, record::Reason};
 
 /// Maximum duration of a try, regardless of the terms, to avoid overflow of the clock.
@@ -29,7 +29,12 @@ pub(super) struct Fault {
 
 impl Steps<'_> {
     /// Runs `work` until it has a result, or a further try is useless.
-    pub(super) async fn tries<F, W>(&self, place: &Place<'_>, running: &Running, work: F) -> Tried
+    pub(super) async fn tries<F, W>(
+        &self,
+        place: &PlannedEntry<'_>,
+        running: &Running,
+        work: F,
+    ) -> Tried
     where
         F: Fn(Key) -> W,
         W: Future<Output = Result<serde_json::Result<Vec<u8>>, Failure>>,

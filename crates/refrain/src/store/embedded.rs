@@ -154,13 +154,13 @@ pub struct Embedded {
 
 #[derive(Debug)]
 struct Inner {
-    shared: Arc<Shared>,
+    shared: Arc<EmbeddedState>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 /// State shared by callers, the writer and the keeper.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct EmbeddedState {
     folder: Folder,
     options: Options,
     clock: StoreClock,
@@ -231,7 +231,7 @@ impl Embedded {
         let manifest = recovered.manifest;
         let epoch = manifest.epoch;
         let segments = recovered.sealed.iter().map(|sealed| &sealed.segment);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(EmbeddedState {
             segments: RwLock::new(segments.map(|it| (it.number, it.clone())).collect()),
             folder,
             options,
@@ -495,7 +495,7 @@ impl Store for Embedded {
     }
 }
 
-impl Shared {
+impl EmbeddedState {
     /// Returns the current record, with its outcome read from disk.
     fn find(&self, id: RecordId) -> Result<Option<Record>> {
         self.check_open()?;

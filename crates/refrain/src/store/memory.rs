@@ -31,11 +31,11 @@ const RECORD_BYTES: usize = 256;
 /// The memory store. Clones share their records.
 #[derive(Debug, Clone)]
 pub struct Memory {
-    shared: Arc<Shared>,
+    shared: Arc<MemoryState>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct MemoryState {
     table: Table<Box<Record>>,
     clock: StoreClock,
     secret: Secret,
@@ -68,7 +68,7 @@ impl Memory {
     #[must_use]
     pub fn with_options(bytes_max: usize, clock: Arc<dyn Clock>) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(MemoryState {
                 table: Table::new(),
                 clock: StoreClock::start(clock),
                 secret: Secret::random(),
@@ -143,7 +143,7 @@ impl Memory {
     }
 }
 
-impl Shared {
+impl MemoryState {
     /// Replaces the record, and updates the size of the store.
     fn put(&self, entry: &mut Entry<'_, Box<Record>>, after: Option<Record>) {
         let bytes_after = after.as_ref().map_or(0, size);

@@ -27,12 +27,12 @@ fn segments(folder: &PathBuf) -> usize {
 }
 
 /// A store with a runtime that is already started, so that claims need no more descriptors.
-struct Asked {
+struct StoreWithRuntime {
     store: Embedded,
     runtime: Runtime,
 }
 
-impl Asked {
+impl StoreWithRuntime {
     fn ask(&self, number: u64) -> refrain::Result<Verdict> {
         let claims = [claim(number)];
         let asked = self.runtime.block_on(self.store.claim(&claims));
@@ -41,7 +41,7 @@ impl Asked {
 }
 
 /// Claims until the store is full; returns the number of grants.
-fn claim_until_refused(asked: &Asked, from: u64) -> u64 {
+fn claim_until_refused(asked: &StoreWithRuntime, from: u64) -> u64 {
     for number in from..from + 5_000 {
         match asked.ask(number) {
             Ok(Verdict::Granted(_)) => {}
@@ -68,7 +68,7 @@ fn child_with_few_descriptors() {
     complete(&store, 1, b"kept");
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.build().unwrap();
-    let asked = Asked { store, runtime };
+    let asked = StoreWithRuntime { store, runtime };
     let mut from = 100;
     for round in 0..2 {
         let before = segments(&folder);
@@ -89,7 +89,7 @@ fn child_with_few_descriptors() {
         }
         from += 1;
     }
-    let Asked { store, runtime } = asked;
+    let StoreWithRuntime { store, runtime } = asked;
     drop(store);
     let store = Embedded::open(&folder, Options::default()).unwrap();
     assert_eq!(store.damage(), []);

@@ -11,7 +11,7 @@ use tokio_postgres::{Client, Transaction};
 use super::{
     super::{Claimed, trouble::Trouble},
     Connections, Handling, Inbox,
-    sequences::{self, Turn},
+    sequences::{self, SequenceDecision},
 };
 
 /// Claims, handles and settles in one transaction.
@@ -166,16 +166,16 @@ where
         let named = (&*self.consumer, &*aggregate, number);
         Ok(
             match sequences::advance(transaction, place, sequence, named).await? {
-                Turn::Next => None,
-                Turn::Passed => {
+                SequenceDecision::Next => None,
+                SequenceDecision::Passed => {
                     tracing::warn!(
                         consumer = self.consumer,
                         "an event is handled although its predecessor has not been"
                     );
                     None
                 }
-                Turn::Seen => Some(End::Worked(Worked::Done(Count::Duplicate))),
-                Turn::Gap => Some(End::Worked(again(Count::Held, None, String::new()))),
+                SequenceDecision::Seen => Some(End::Worked(Worked::Done(Count::Duplicate))),
+                SequenceDecision::Gap => Some(End::Worked(again(Count::Held, None, String::new()))),
             },
         )
     }

@@ -9,14 +9,14 @@ use tokio_postgres::{
     types::{ToSql, Type},
 };
 
-use super::super::{connect::Place, trouble::Trouble};
+use super::super::{connect::PostgresContext, trouble::Trouble};
 
 /// Maximum number of skipped events that are remembered for an aggregate.
 const MISSING_MAX: usize = 1_000;
 
 /// Decision about an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum SequenceDecision {
     /// Its predecessor was handled, or the event was skipped before and arrives late.
     Next,
     /// Its predecessor was not handled, and the sequence allows gaps.
@@ -40,10 +40,10 @@ type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 /// transactions with an event of the same aggregate wait.
 pub(super) async fn advance(
     transaction: &Transaction<'_>,
-    place: &Place,
+    place: &PostgresContext,
     sequence: &Sequence,
     (consumer, aggregate, number): (&str, &str, u64),
-) -> Result<Turn> {
+) -> Result<SequenceDecision> {
     let failed = |error| Trouble::from(error).into_error();
     let schema = place.address.quoted_schema();
     let named: [Parameter<'_>; 2] = [(&consumer, Type::TEXT), (&aggregate, Type::TEXT)];
@@ -69,7 +69,7 @@ pub(super) async fn advance(
         missing: row.try_get(1).map_err(failed)?,
     };
     let (turn, progress) = decide(progress, signed(number), sequence.gap());
-    if matches!(turn, Turn::Next | Turn::Passed) {
+    if matches!(turn, SequenceDecision::Next | SequenceDecision::Passed) {
         let update = format!(
             "UPDATE {schema}.sequences SET last = $3, missing = $4 WHERE consumer = $1 AND aggregate = $2"
         );
@@ -91,31 +91,31 @@ fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-fn decide(mut progress: Progress, number: i64, gap: Gap) -> (Turn, Progress) {
+fn decide(mut progress: Progress, number: i64, gap: Gap) -> (SequenceDecision, Progress) {
     let next = progress.last.saturating_add(1);
     if number < next {
         let late = progress
             .missing
             .iter()
             .position(|missing| *missing == number);
-        let turn = late.map_or(Turn::Seen, |at| {
+        let turn = late.map_or(SequenceDecision::Seen, |at| {
             progress.missing.swap_remove(at);
-            Turn::Next
+            SequenceDecision::Next
         });
         return (turn, progress);
     }
     if number == next {
         progress.last = number;
-        return (Turn::Next, progress);
+        return (SequenceDecision::Next, progress);
     }
     let passed_over = usize::try_from(number - next).unwrap_or(usize::MAX);
     let fits = progress.missing.len().saturating_add(passed_over) <= MISSING_MAX;
     if gap == Gap::Hold || !fits {
-        return (Turn::Gap, progress);
+        return (SequenceDecision::Gap, progress);
     }
     progress.missing.extend(next..number);
     progress.last = number;
-    (Turn::Passed, progress)
+    (SequenceDecision::Passed, progress)
 }
 
 #[cfg(test)]
@@ -124,7 +124,7 @@ mod tests {
 
     use super::*;
 
-    fn check(gap: Gap, numbers: &[i64], turns: &[Turn]) {
+    fn check(gap: Gap, numbers: &[i64], turns: &[SequenceDecision]) {
         let mut progress = Progress {
             last: 0,
             missing: Vec::new(),
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn each_event_is_taken_once_and_in_its_turn() {
-        use Turn::{Gap as Held, Next, Passed, Seen};
+        use SequenceDecision::{Gap as Held, Next, Passed, Seen};
         check(Gap::Hold, &[1, 2, 2, 1, 3], &[Next, Next, Seen, Seen, Next]);
         check(Gap::Hold, &[2, 1, 2, 3], &[Held, Next, Next, Next]);
         check(

@@ -17,7 +17,7 @@ use tokio::{
 use tokio_postgres::types::ToSql;
 
 use super::{
-    Address, Place, Trouble, at_start, prefix,
+    Address, PostgresContext, Trouble, at_start, prefix,
     rows::{Columns, refused, seconds, taken},
     statements::Statements,
 };
@@ -28,7 +28,7 @@ const TAKE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Outbox in one database, for a [`Relay`](refrain::consume::Relay).
 pub struct PostgresOutbox {
-    place: Place,
+    place: PostgresContext,
     table: String,
     /// Random identifier of this relay.
     number: i64,
@@ -69,7 +69,7 @@ impl PostgresOutbox {
         let address = Address::parse(address)?;
         let table = format!("{}refrain_outbox", prefix(&address));
         let outbox = Self {
-            place: Place::new(address)?,
+            place: PostgresContext::new(address)?,
             table,
             number: rand::random(),
             session: Mutex::default(),

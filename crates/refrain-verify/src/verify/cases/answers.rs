@@ -5,7 +5,7 @@ use crate::verify::{
     change,
     identity::Likeness,
     stage::{Stage, Stop, says_done},
-    wire::Answer,
+    wire::ReceivedResponse,
 };
 
 const LARGE: usize = 1 << 20;
@@ -57,13 +57,16 @@ pub(super) async fn binary(stage: &mut Stage<'_>) -> Result<(), Stop> {
         }
     };
     let again = stage.decided("duplicate", &request, MOMENT).await;
-    let holds = |answer: &Answer, part: &[u8]| answer.body.windows(part.len()).any(|it| it == part);
+    let holds = |answer: &ReceivedResponse, part: &[u8]| {
+        answer.body.windows(part.len()).any(|it| it == part)
+    };
     if !holds(&first, &body) && holds(&first, REPLACEMENT) {
         stage.fail("the answer shows what was sent with bytes replaced: it went through text");
     }
     // A 303, or a response that only says "done", has no body to compare.
-    let is_replay =
-        |it: &Answer| it.is_success() && it.status != 303 && (!says_done(it) || says_done(&first));
+    let is_replay = |it: &ReceivedResponse| {
+        it.is_success() && it.status != 303 && (!says_done(it) || says_done(&first))
+    };
     if let Ok(again) = &again
         && is_replay(again)
         && again.body != first.body
@@ -125,7 +128,7 @@ pub(super) async fn marked(stage: &mut Stage<'_>) -> Result<(), Stop> {
 }
 
 /// Whether a header marks the response as a replay, a hit or a duplicate, and does not deny it.
-pub(super) fn is_marked(answer: &Answer) -> bool {
+pub(super) fn is_marked(answer: &ReceivedResponse) -> bool {
     answer.headers.iter().any(|(name, value)| {
         let (name, value) = (name.to_ascii_lowercase(), value.to_ascii_lowercase());
         let is_telling = ["replay", "duplicate"]
@@ -140,11 +143,11 @@ pub(super) fn is_marked(answer: &Answer) -> bool {
     })
 }
 
-async fn twice(stage: &mut Stage<'_>) -> Result<(Answer, Answer), Stop> {
+async fn twice(stage: &mut Stage<'_>) -> Result<(ReceivedResponse, ReceivedResponse), Stop> {
     let intent = stage.intent();
     let first = stage.first(&intent).await?;
     let again = stage.decided("duplicate", &intent.request, MOMENT).await;
-    let again = again.ok().filter(Answer::is_success);
+    let again = again.ok().filter(ReceivedResponse::is_success);
     // A response that only says "done" is no replay.
     let again = again.filter(|it| stage.compare(&first, it) != Likeness::Silent || !says_done(it));
     let again = again.ok_or_else(|| Stop::Skip("the duplicate was not replayed".into()))?;

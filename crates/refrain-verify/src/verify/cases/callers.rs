@@ -15,7 +15,8 @@ pub(super) async fn other(stage: &mut Stage<'_>) -> Result<(), Stop> {
         .decided("somebody else, same key", &request, MOMENT)
         .await;
     let effects = stage.effects().await?;
-    let cookie = |it: &crate::verify::wire::Answer| it.header("set-cookie").map(str::to_owned);
+    let cookie =
+        |it: &crate::verify::wire::ReceivedResponse| it.header("set-cookie").map(str::to_owned);
     match &sent {
         Ok(answer) if answer.is_success() => {
             let has_own = match effects.is_exact {

@@ -3,7 +3,7 @@
 use super::{answers::is_marked, judge::MOMENT};
 use crate::verify::{
     stage::{Intent, Stage, Stop, says_done, says_unknown},
-    wire::{Answer, Sent},
+    wire::{ReceivedResponse, Sent},
 };
 
 pub(super) async fn refused(stage: &mut Stage<'_>) -> Result<(), Stop> {
@@ -73,7 +73,7 @@ pub(super) async fn refused(stage: &mut Stage<'_>) -> Result<(), Stop> {
 }
 
 /// Whether the service refuses any other request under a used key with the same response.
-async fn is_usual(stage: &mut Stage<'_>, refusal: &Answer) -> Result<bool, Stop> {
+async fn is_usual(stage: &mut Stage<'_>, refusal: &ReceivedResponse) -> Result<bool, Stop> {
     let intent = stage.intent();
     stage.first(&intent).await?;
     let Some(other) = stage.varied() else {
@@ -112,7 +112,7 @@ pub(super) async fn failed(stage: &mut Stage<'_>) -> Result<(), Stop> {
         Ok(_) => {}
         Err(lost) => stage.fail(format!("the retry got no answer: {lost}")),
     }
-    if retry.as_ref().is_ok_and(Answer::is_success) && effects.under(1) {
+    if retry.as_ref().is_ok_and(ReceivedResponse::is_success) && effects.under(1) {
         stage.fail("the retry was answered as if it had run, and it never took effect");
     }
     if effects.is_exact && effects.count == 0 {

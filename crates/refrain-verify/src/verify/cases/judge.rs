@@ -7,14 +7,14 @@ use tokio::time::{Instant, sleep};
 use crate::verify::{
     identity::Likeness,
     stage::{Stage, Stop, says_done, says_unknown},
-    wire::{Answer, Request, Sent},
+    wire::{ReceivedResponse, Request, Sent},
 };
 
 /// Time for a completed run to become visible everywhere.
 pub(in crate::verify) const MOMENT: Duration = Duration::from_secs(1);
 
 /// Judges a duplicate of a completed run: a replay is right; a refusal is safe, but withholds the first response.
-pub(super) fn replay(stage: &mut Stage<'_>, first: &Answer, again: &Sent) {
+pub(super) fn replay(stage: &mut Stage<'_>, first: &ReceivedResponse, again: &Sent) {
     match again {
         Ok(answer) if answer.is_success() => match stage.compare(first, answer) {
             Likeness::Same => same(stage, first, answer),
@@ -38,7 +38,7 @@ pub(super) fn replay(stage: &mut Stage<'_>, first: &Answer, again: &Sent) {
 }
 
 /// Both belong to the same run; warns if the responses differ.
-fn same(stage: &mut Stage<'_>, first: &Answer, answer: &Answer) {
+fn same(stage: &mut Stage<'_>, first: &ReceivedResponse, answer: &ReceivedResponse) {
     let (then, now) = (first.status, answer.status);
     if now != then {
         // The first PUT creates the resource; a later one finds it.
@@ -84,7 +84,7 @@ pub(super) async fn group(
     request: &Request,
     sent: &[Sent],
 ) -> Result<(), Stop> {
-    let mut first: Option<&Answer> = None;
+    let mut first: Option<&ReceivedResponse> = None;
     for sent in sent {
         match sent {
             Ok(answer) if stage.is_busy(answer) || stage.is_refusal_of_done(answer) => {}

@@ -5,7 +5,7 @@ use crate::verify::{
     change,
     identity::is_alike,
     stage::{Intent, KEY, Stage, Stop},
-    wire::{Answer, Request},
+    wire::{ReceivedResponse, Request},
 };
 
 /// How to judge another request under a used key, and whether it may run.
@@ -209,12 +209,12 @@ fn judge_success(stage: &mut Stage<'_>, has_run: bool, terms: &Terms) {
 
 async fn judge_again(
     stage: &mut Stage<'_>,
-    first: &Answer,
+    first: &ReceivedResponse,
     again: &crate::verify::wire::Sent,
     so_far: u64,
 ) -> Result<(), Stop> {
     let effects = stage.effects().await?;
-    let is_well = |it: &Answer| {
+    let is_well = |it: &ReceivedResponse| {
         it.is_refusal()
             || stage.is_same(first, it)
             || stage.only_says_done(it)

@@ -29,12 +29,12 @@ const FRAME_BYTES: usize = 4 << 20;
 
 /// Position of a record in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct RecordPosition {
     pub(super) offset: u64,
     pub(super) len: u32,
 }
 
-impl Place {
+impl RecordPosition {
     fn new(start: u64, range: &Range<usize>) -> Self {
         Self {
             offset: start + range.start as u64,
@@ -66,7 +66,10 @@ pub(super) enum NotAppended {
 
 impl LogFile {
     /// Opens the file, or creates it if it does not exist. Returns its records in order.
-    pub(super) fn open(disk: Arc<dyn Disk>, path: &Path) -> Result<(Self, Vec<(Place, Bytes)>)> {
+    pub(super) fn open(
+        disk: Arc<dyn Disk>,
+        path: &Path,
+    ) -> Result<(Self, Vec<(RecordPosition, Bytes)>)> {
         let file = match disk.open(path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -92,13 +95,16 @@ impl LogFile {
         Ok((opened, records))
     }
 
-    fn recover(&mut self, bytes: &Bytes) -> Result<Vec<(Place, Bytes)>> {
+    fn recover(&mut self, bytes: &Bytes) -> Result<Vec<(RecordPosition, Bytes)>> {
         let mut records = Vec::new();
         loop {
             match frame::find(bytes, self.next()) {
                 Found::Frame(ranges, end) => {
                     let record = |range: Range<usize>| {
-                        (Place::new(0, &range), bytes.slice(range.start..range.end))
+                        (
+                            RecordPosition::new(0, &range),
+                            bytes.slice(range.start..range.end),
+                        )
                     };
                     records.extend(ranges.into_iter().map(record));
                     self.end = end as u64;
@@ -126,8 +132,8 @@ impl LogFile {
         self.file.sync()
     }
 
-    fn next(&self) -> frame::Place {
-        frame::Place {
+    fn next(&self) -> frame::JournalFramePosition {
+        frame::JournalFramePosition {
             seed: seed(&self.secret),
             start: usize::try_from(self.end).unwrap_or(usize::MAX),
             ordinal: self.ordinal,
@@ -148,7 +154,7 @@ impl LogFile {
     }
 
     /// Appends a frame of these records, durable when this returns; returns their positions.
-    pub(super) fn append(&mut self, records: &[Bytes]) -> Result<Vec<Place>, NotAppended> {
+    pub(super) fn append(&mut self, records: &[Bytes]) -> Result<Vec<RecordPosition>, NotAppended> {
         let (frame, ranges) = frame::assemble(records.iter().map(|it| &it[..]), self.next());
         let start = self.end;
         if let Err(error) = self.file.write_all_at(&frame, start) {
@@ -163,12 +169,12 @@ impl LogFile {
         self.ordinal += 1;
         Ok(ranges
             .iter()
-            .map(|range| Place::new(start, range))
+            .map(|range| RecordPosition::new(start, range))
             .collect())
     }
 
     /// Reads the record at this position.
-    pub(super) fn read(&self, place: Place) -> Result<Bytes> {
+    pub(super) fn read(&self, place: RecordPosition) -> Result<Bytes> {
         let mut bytes = vec![0; place.len as usize];
         let filled = self
             .file
@@ -181,8 +187,11 @@ impl LogFile {
     }
 
     /// Replaces the file by one with only these records; returns their new positions.
-    pub(super) fn rewrite(&self, places: &[Place]) -> Result<(Self, Vec<Place>), NotAppended> {
-        let read = |place: &Place| {
+    pub(super) fn rewrite(
+        &self,
+        places: &[RecordPosition],
+    ) -> Result<(Self, Vec<RecordPosition>), NotAppended> {
+        let read = |place: &RecordPosition| {
             let record = self.read(*place).map_err(io::Error::other)?;
             match codec::whole(&record) {
                 Some(_) => Ok(record),
@@ -199,7 +208,7 @@ impl LogFile {
         path: &Path,
         secret: Secret,
         records: impl Iterator<Item = io::Result<Bytes>>,
-    ) -> Result<(Self, Vec<Place>), NotAppended> {
+    ) -> Result<(Self, Vec<RecordPosition>), NotAppended> {
         let fresh = beside(path, ".new");
         let written = Self::write(disk.clone(), path, &fresh, secret, records);
         let parent = match path.parent() {
@@ -226,7 +235,7 @@ impl LogFile {
         fresh: &Path,
         secret: Secret,
         records: impl Iterator<Item = io::Result<Bytes>>,
-    ) -> io::Result<(Self, Vec<Place>)> {
+    ) -> io::Result<(Self, Vec<RecordPosition>)> {
         let file = disk.create(fresh)?;
         file.write_all_at(&header(&secret), 0)?;
         let mut made = Self {
@@ -256,7 +265,7 @@ impl LogFile {
     }
 
     /// Writes a frame without a sync: the file is not in place yet, so one sync at its end is enough.
-    fn write_frame(&mut self, records: &[Bytes]) -> io::Result<Vec<Place>> {
+    fn write_frame(&mut self, records: &[Bytes]) -> io::Result<Vec<RecordPosition>> {
         let (frame, ranges) = frame::assemble(records.iter().map(|it| &it[..]), self.next());
         let start = self.end;
         self.file.write_all_at(&frame, start)?;
@@ -264,7 +273,7 @@ impl LogFile {
         self.ordinal += 1;
         Ok(ranges
             .iter()
-            .map(|range| Place::new(start, range))
+            .map(|range| RecordPosition::new(start, range))
             .collect())
     }
 

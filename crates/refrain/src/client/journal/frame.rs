@@ -21,7 +21,7 @@ const SECTOR: usize = 512;
 
 /// Position of a frame.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct JournalFramePosition {
     /// Secret of this journal, so that bytes inside a body are not mistaken for a frame.
     pub(super) seed: u64,
     pub(super) start: usize,
@@ -32,7 +32,7 @@ pub(super) struct Place {
 /// Assembles records into a frame; returns it with the range of each record, relative to the frame.
 pub(super) fn assemble<'a>(
     records: impl IntoIterator<Item = &'a [u8]>,
-    place: Place,
+    place: JournalFramePosition,
 ) -> (Vec<u8>, Vec<Range<usize>>) {
     let mut out = vec![0; HEADER_LEN];
     let mut places = Vec::new();
@@ -51,7 +51,7 @@ pub(super) fn assemble<'a>(
     (out, places)
 }
 
-fn header(len: u32, blank: u32, place: Place) -> [u8; HEADER_LEN] {
+fn header(len: u32, blank: u32, place: JournalFramePosition) -> [u8; HEADER_LEN] {
     let mut out = [0; HEADER_LEN];
     out[..4].copy_from_slice(&MAGIC);
     out[4..8].copy_from_slice(&len.to_le_bytes());
@@ -108,7 +108,7 @@ pub(super) enum Found {
 }
 
 /// Reads the frame at `place`.
-pub(super) fn find(file: &[u8], place: Place) -> Found {
+pub(super) fn find(file: &[u8], place: JournalFramePosition) -> Found {
     let rest = &file[place.start..];
     if rest.is_empty() {
         return Found::End;
@@ -126,7 +126,7 @@ pub(super) fn find(file: &[u8], place: Place) -> Found {
 }
 
 /// Returns the ranges of the records of a complete frame, in the file.
-fn records(rest: &[u8], header: Header, place: Place) -> Option<Vec<Range<usize>>> {
+fn records(rest: &[u8], header: Header, place: JournalFramePosition) -> Option<Vec<Range<usize>>> {
     let frame = rest.get(..header.len)?;
     let content = &frame[HEADER_LEN..header.len - TAIL_LEN];
     let mut tail = Reader(&frame[header.len - TAIL_LEN..]);
@@ -145,7 +145,7 @@ fn records(rest: &[u8], header: Header, place: Place) -> Option<Vec<Range<usize>
 }
 
 /// Whether a later frame has a readable header. Then this one was durable, because frames are written in order.
-fn has_frame_behind(rest: &[u8], place: Place) -> bool {
+fn has_frame_behind(rest: &[u8], place: JournalFramePosition) -> bool {
     let starts = magic_places(rest).skip_while(|at| *at == 0);
     starts
         .filter_map(|at| decode_header(&rest[at..], place.seed))
@@ -160,7 +160,7 @@ fn magic_places(bytes: &[u8]) -> impl Iterator<Item = usize> {
 }
 
 /// Whether this can be the last frame after a power loss or a kill.
-fn is_torn(rest: &[u8], header: Option<Header>, place: Place) -> bool {
+fn is_torn(rest: &[u8], header: Option<Header>, place: JournalFramePosition) -> bool {
     match header {
         Some(header) if header.ordinal != place.ordinal => false,
         Some(header) => match rest.get(..header.len) {

@@ -5,14 +5,14 @@ use std::{
     time::Duration,
 };
 
-use super::{codec::Record, file::Place};
+use super::{codec::Record, file::RecordPosition};
 use crate::{Fingerprint, Key, client::moment::Moment};
 
 /// State of one call.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Slot {
     pub(super) fingerprint: Fingerprint,
-    pub(super) place: Place,
+    pub(super) place: RecordPosition,
     pub(super) state: State,
 }
 
@@ -63,7 +63,7 @@ impl Index {
     }
 
     /// Applies a record that is durable at `place`.
-    pub(super) fn apply(&mut self, record: &Record, place: Place) {
+    pub(super) fn apply(&mut self, record: &Record, place: RecordPosition) {
         match record {
             Record::Intent(intent) => {
                 let slot = Slot {
@@ -136,7 +136,7 @@ impl Index {
     }
 
     /// Returns the positions of open calls, the oldest first.
-    pub(super) fn open_places(&self) -> Vec<Place> {
+    pub(super) fn open_places(&self) -> Vec<RecordPosition> {
         let open = |slot: &&Slot| matches!(slot.state, State::Open);
         let mut places: Vec<_> = self
             .slots
@@ -149,7 +149,7 @@ impl Index {
     }
 
     /// Returns every live record, in file order.
-    pub(super) fn live(&self) -> Vec<(Key, Place)> {
+    pub(super) fn live(&self) -> Vec<(Key, RecordPosition)> {
         let place = |(key, slot): (&Key, &Slot)| (key.clone(), slot.place);
         let mut live: Vec<_> = self.slots.iter().map(place).collect();
         live.sort_by_key(|(_, place)| place.offset);
@@ -157,7 +157,7 @@ impl Index {
     }
 
     /// Updates the positions of records after a rewrite.
-    pub(super) fn moved(&mut self, to: impl IntoIterator<Item = (Key, Place)>) {
+    pub(super) fn moved(&mut self, to: impl IntoIterator<Item = (Key, RecordPosition)>) {
         for (key, place) in to {
             if let Some(slot) = self.slots.get_mut(&key) {
                 slot.place = place;

@@ -8,7 +8,7 @@ use proptest::{collection::vec, prelude::*};
 
 use super::{
     codec::{Answered, Intent, Record},
-    frame::{self, Found, Place},
+    frame::{self, Found, JournalFramePosition},
 };
 use crate::{
     Fingerprint, Key,
@@ -106,8 +106,8 @@ fn record() -> impl Strategy<Value = Record> {
     prop_oneof![intent, answered, dropped]
 }
 
-fn place(start: usize, ordinal: u64) -> Place {
-    Place {
+fn place(start: usize, ordinal: u64) -> JournalFramePosition {
+    JournalFramePosition {
         seed: 0x5eed,
         start,
         ordinal,

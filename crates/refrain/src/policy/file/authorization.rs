@@ -12,7 +12,7 @@ use super::{
     draft::Apply,
     given::Given,
     problem::Report,
-    table::{self, Place},
+    table::{self, ConfigTable},
     typed,
 };
 use crate::policy::outside::{self, Outside};
@@ -78,7 +78,7 @@ pub(super) fn resolve(
     at: Range<usize>,
     report: &mut Report<'_>,
 ) -> Option<Authorization> {
-    table::refuse_unknown(&mut table, Place::Authorization, report);
+    table::refuse_unknown(&mut table, ConfigTable::Authorization, report);
     let part = table::read::<typed::Authorization>(table, report);
     let typed::Authorization {
         scheme: scheme_text,

@@ -14,7 +14,7 @@ use super::{
     proxy,
     relay::{self, RELAYS_MAX},
     server, signed,
-    table::{self, Part, Place, Places},
+    table::{self, ConfigTable, Part, Places},
     typed::{Head, Proxy, Relay, Section, Server, Worker},
     worker::{self, WORKERS_MAX},
 };
@@ -49,7 +49,7 @@ pub(super) fn settings(
             return None;
         }
     };
-    table::refuse_unknown(&mut root, Place::Top, report);
+    table::refuse_unknown(&mut root, ConfigTable::Top, report);
     table::replace::<Server>(&mut root, overrides);
     let policy = root.remove("policy");
     let proxy = self::proxy(root.remove("proxy"), report);
@@ -80,7 +80,7 @@ type Value<'a> = Spanned<DeValue<'a>>;
 fn proxy(value: Option<Value<'_>>, report: &mut Report<'_>) -> ProxySettings {
     let table = value.and_then(|value| table_of(value, "write [proxy], once", report));
     let part = table.map(|(mut table, _)| {
-        table::refuse_unknown(&mut table, Place::Proxy, report);
+        table::refuse_unknown(&mut table, ConfigTable::Proxy, report);
         table::read::<Proxy>(table, report)
     });
     proxy::resolve(&part.unwrap_or_default(), report)
@@ -117,7 +117,7 @@ fn workers(
     let several = "split the file, and start one process for each";
     let mut resolved: Vec<WorkerSettings> = Vec::new();
     for (mut table, at) in tables(value, "worker", WORKERS_MAX, several, report) {
-        table::refuse_unknown(&mut table, Place::Worker, report);
+        table::refuse_unknown(&mut table, ConfigTable::Worker, report);
         report.reads_secrets = secrets.has_worker(name(&table).unwrap_or_default());
         let shown = table.remove("authorization").and_then(|value| {
             let (table, at) = table_of(value, authorization::HELP, report)?;
@@ -147,7 +147,7 @@ fn relays(
     let several = "split the file, and start one process for each";
     let mut resolved: Vec<RelaySettings> = Vec::new();
     for (mut table, at) in tables(value, "relay", RELAYS_MAX, several, report) {
-        table::refuse_unknown(&mut table, Place::Relay, report);
+        table::refuse_unknown(&mut table, ConfigTable::Relay, report);
         report.reads_secrets = secrets.has_relay(name(&table).unwrap_or(relay::NAME));
         if report.reads_secrets {
             table::replace::<Relay>(&mut table, overrides);
@@ -176,7 +176,7 @@ fn name<'a>(table: &'a DeTable<'_>) -> Option<&'a str> {
 fn base(policy: Option<Value<'_>>, report: &mut Report<'_>) -> (Draft, Places) {
     let table = policy.and_then(|value| table_of(value, "write [policy], once", report));
     let part = table.map(|(mut table, _)| {
-        table::refuse_unknown(&mut table, Place::Policy, report);
+        table::refuse_unknown(&mut table, ConfigTable::Policy, report);
         table::read::<Section>(table, report)
     });
     let part = part.unwrap_or_default();
@@ -258,7 +258,7 @@ fn operation(
     base_places: &Places,
     report: &mut Report<'_>,
 ) -> Option<(Operation, Range<usize>)> {
-    table::refuse_unknown(&mut table, Place::Operation, report);
+    table::refuse_unknown(&mut table, ConfigTable::Operation, report);
     let signature = table.remove("signature");
     let mut head_table = DeTable::new();
     for name in table::fields::<Head>() {

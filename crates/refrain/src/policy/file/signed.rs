@@ -7,7 +7,7 @@ use toml::de::DeTable;
 use super::{
     draft::{Apply, choice},
     problem::Report,
-    table::{self, Place},
+    table::{self, ConfigTable},
     typed::{List, Signed},
 };
 use crate::{
@@ -27,7 +27,7 @@ pub(super) fn resolve(
     otherwise: Option<Sender>,
     report: &mut Report<'_>,
 ) -> Option<Signature> {
-    table::refuse_unknown(&mut table, Place::Signature, report);
+    table::refuse_unknown(&mut table, ConfigTable::Signature, report);
     let part = table::read::<Signed>(table, report);
     let values = &part.values;
     let places = &part.places;

@@ -30,9 +30,9 @@ pub(super) struct Part<T> {
     pub(super) places: Places,
 }
 
-/// Table of the file.
+/// Table of the configuration file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum ConfigTable {
     Top,
     Proxy,
     Policy,
@@ -43,7 +43,7 @@ pub(super) enum Place {
     Relay,
 }
 
-impl Place {
+impl ConfigTable {
     const ALL: [Self; 8] = [
         Self::Top,
         Self::Proxy,
@@ -74,7 +74,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ConfigTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Top => "at the top of the file",
@@ -90,7 +90,7 @@ impl fmt::Display for Place {
 }
 
 /// Removes the settings that do not belong in `place`, and reports them.
-pub(super) fn refuse_unknown(table: &mut DeTable<'_>, place: Place, report: &mut Report<'_>) {
+pub(super) fn refuse_unknown(table: &mut DeTable<'_>, place: ConfigTable, report: &mut Report<'_>) {
     let names = place.names();
     let (known, strangers): (DeTable<'_>, DeTable<'_>) = std::mem::take(table)
         .into_iter()
@@ -103,7 +103,7 @@ pub(super) fn refuse_unknown(table: &mut DeTable<'_>, place: Place, report: &mut
 
 fn unknown(
     name: &Spanned<std::borrow::Cow<'_, str>>,
-    place: Place,
+    place: ConfigTable,
     names: &[&str],
     report: &mut Report<'_>,
 ) {
@@ -112,15 +112,15 @@ fn unknown(
         let message = format!("`{text}` is not available in this version: {reason}");
         return report.push(name.span(), message, "remove it");
     }
-    if text == "secret" && [Place::Signature, Place::Authorization].contains(&place) {
+    if text == "secret" && [ConfigTable::Signature, ConfigTable::Authorization].contains(&place) {
         let help = "write secret_env with the name of a variable, or secret_file with a path";
         return report.push(name.span(), "a secret must not stand in this file", help);
     }
-    let elsewhere = Place::ALL
+    let elsewhere = ConfigTable::ALL
         .into_iter()
         .find(|other| other.names().contains(&text));
     let help = match (elsewhere, suggest::nearest(text, names.iter().copied())) {
-        (Some(Place::Top), _) => {
+        (Some(ConfigTable::Top), _) => {
             format!("`{text}` belongs at the top of the file, above the first [table]")
         }
         (Some(other), _) => format!("`{text}` belongs {other}"),

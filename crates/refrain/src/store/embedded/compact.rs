@@ -10,8 +10,8 @@ use std::{
 };
 
 use super::{
-    Error, ErrorKind, Result, Shared, Slot,
-    frame::{Builder, Place},
+    EmbeddedState, Error, ErrorKind, Result, Slot,
+    frame::{Builder, SegmentFramePosition},
     image::{self, Kind},
     lock,
     manifest::Extent,
@@ -32,7 +32,7 @@ const FRAME_BYTES: usize = 1 << 20;
 /// More small segments than this are merged.
 const SMALL_MAX: usize = 16;
 
-impl Shared {
+impl EmbeddedState {
     /// Deletes and compacts expired segments, until `at_most` records are removed or nothing is left to do.
     pub(super) fn sweep(&self, at_most: u32) -> Result<u32> {
         let _only_one = lock(&self.keeper.sweeping);
@@ -264,7 +264,7 @@ impl From<Error> for Trouble {
 
 /// Copies the records that are still needed from some segments into a new one.
 struct Archive<'a> {
-    shared: &'a Shared,
+    shared: &'a EmbeddedState,
     now: Timestamp,
     segment: Option<Segment>,
     end: usize,
@@ -286,7 +286,7 @@ struct Archived {
 }
 
 impl<'a> Archive<'a> {
-    fn new(shared: &'a Shared) -> Self {
+    fn new(shared: &'a EmbeddedState) -> Self {
         Self {
             shared,
             now: shared.clock.now(),
@@ -345,7 +345,7 @@ impl<'a> Archive<'a> {
             Some(segment) => segment,
             None => self.create()?,
         };
-        let place = Place {
+        let place = SegmentFramePosition {
             seed: segment.seed,
             start: self.end,
             ordinal: self.ordinal,

@@ -3,7 +3,9 @@
 //! Compaction drops every entry that does not expire by itself, so an erasure in the log could be lost before the image
 //! that it voids. Instead, the manifest lists erased images. An image leaves disk and manifest with its segment.
 
-use super::{Census, Error, ErrorKind, Result, Shared, Slot, image::Kind, lock, segment::Location};
+use super::{
+    Census, EmbeddedState, Error, ErrorKind, Result, Slot, image::Kind, lock, segment::Location,
+};
 use crate::{
     key::RecordId,
     record::{Change, Command, Erased, Reply, step},
@@ -13,7 +15,7 @@ use crate::{
 /// Maximum number of erased images that are not swept yet. The manifest is rewritten for each erasure.
 const ERASED_MAX: usize = 10_000;
 
-impl Shared {
+impl EmbeddedState {
     /// Deletes a completed record or a tombstone.
     pub(super) fn erase(&self, id: RecordId) -> Result<Erased> {
         // No sweep may move the image meanwhile.

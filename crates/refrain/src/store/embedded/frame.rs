@@ -74,7 +74,7 @@ impl Builder {
     }
 
     /// Writes the frame to `out`, and returns the entries with their offsets from the start of the frame.
-    pub(super) fn assemble(&self, out: &mut Vec<u8>, place: Place) -> Vec<Entry> {
+    pub(super) fn assemble(&self, out: &mut Vec<u8>, place: SegmentFramePosition) -> Vec<Entry> {
         out.clear();
         out.resize(HEADER_LEN, 0);
         for row in &self.rows {
@@ -112,7 +112,7 @@ impl Builder {
 
 /// The position and time of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct SegmentFramePosition {
     /// Secret seed of this store and segment: frames from another segment, and forged ones inside a body, are rejected.
     pub(super) seed: u64,
     /// The offset of the frame in the segment.
@@ -137,7 +137,7 @@ struct Header {
     count: u32,
     /// The number of sectors whose content is zero.
     blank: u32,
-    place: Place,
+    place: SegmentFramePosition,
 }
 
 impl Header {
@@ -165,7 +165,7 @@ impl Header {
         let ordinal = reader.u32()?;
         let time = Timestamp(reader.u64()?);
         let blank = reader.u32()?;
-        let place = Place {
+        let place = SegmentFramePosition {
             seed,
             start,
             ordinal,
@@ -193,7 +193,7 @@ impl Header {
 pub(super) enum Found {
     /// A frame with an intact header and table. Its images are not checked yet.
     Frame {
-        place: Place,
+        place: SegmentFramePosition,
         entries: Vec<Entry>,
         end: usize,
         /// Parts of the frame may never have been written. If an image is damaged as well, the frame is torn.

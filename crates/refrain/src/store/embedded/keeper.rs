@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::{
-    Durability, Error, ErrorKind, Result, Shared, lock,
+    Durability, EmbeddedState, Error, ErrorKind, Result, lock,
     manifest::Extent,
     recover::Sealed,
     segment::{HEADER_LEN, Segment},
@@ -141,7 +141,7 @@ impl Keeper {
     }
 }
 
-impl Shared {
+impl EmbeddedState {
     pub(super) fn start_threads(
         self: &Arc<Self>,
         epoch: u32,

@@ -8,7 +8,7 @@ use std::{
 
 use tokio::sync::oneshot;
 
-use super::Shared;
+use super::EmbeddedState;
 use crate::{Result, record::Reply};
 
 /// The writer's reply to one request; keeps what it needs alive.
@@ -17,7 +17,7 @@ pub(crate) struct QueuedReply<T> {
     pub(super) reply: oneshot::Receiver<Result<Reply>>,
     /// Takes the expected kind of reply.
     pub(super) take: fn(Reply) -> Result<T>,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<EmbeddedState>,
 }
 
 impl<T> Future for QueuedReply<T> {

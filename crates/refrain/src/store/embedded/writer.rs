@@ -15,8 +15,8 @@ use std::{
 use tokio::sync::oneshot;
 
 use super::{
-    Durability, Shared, Slot,
-    frame::{Builder, Place},
+    Durability, EmbeddedState, Slot,
+    frame::{Builder, SegmentFramePosition},
     image::{self, Kind},
     keeper::Written,
     lock, scan,
@@ -147,7 +147,7 @@ impl Queue {
     }
 }
 
-impl Shared {
+impl EmbeddedState {
     pub(super) fn submit(
         &self,
         id: RecordId,
@@ -168,7 +168,7 @@ impl Shared {
 /// The state of the writer's thread.
 #[derive(Debug)]
 pub(super) struct Writer {
-    shared: Arc<Shared>,
+    shared: Arc<EmbeddedState>,
     active: Option<Active>,
     /// The end of the last segment written before this opening.
     previous: Option<(u32, u64)>,
@@ -208,7 +208,11 @@ struct Pending {
 }
 
 impl Writer {
-    pub(super) fn new(shared: Arc<Shared>, epoch: u32, previous: Option<(u32, u64)>) -> Self {
+    pub(super) fn new(
+        shared: Arc<EmbeddedState>,
+        epoch: u32,
+        previous: Option<(u32, u64)>,
+    ) -> Self {
         Self {
             shared,
             active: None,
@@ -387,7 +391,7 @@ impl Writer {
                 image::encode_sealed(out, number, len);
             });
         }
-        let place = Place {
+        let place = SegmentFramePosition {
             seed: active.segment.seed,
             start: active.end,
             ordinal: active.ordinal,
