@@ -65,7 +65,7 @@ struct Held {
 }
 
 /// Where a service comes from.
-enum Way {
+enum ServiceOrigin {
     Given(String),
     Private,
     Docker,
@@ -140,7 +140,7 @@ impl Services {
 }
 
 /// Chooses the source of each service; installs all missing packages at once.
-fn choose() -> Result<[(&'static Service, Way); SERVICES.len()], String> {
+fn choose() -> Result<[(&'static Service, ServiceOrigin); SERVICES.len()], String> {
     let has_docker = std::cell::LazyCell::new(container::has_docker);
     let is_missing = |service: &&&Service| {
         service.given().is_none() && (service.binaries)().is_none() && !*has_docker
@@ -156,23 +156,25 @@ impl Service {
         url.filter(|url| !url.is_empty())
     }
 
-    fn way(&self) -> Way {
+    fn way(&self) -> ServiceOrigin {
         match (self.given(), (self.binaries)()) {
-            (Some(url), _) => Way::Given(url),
-            (None, Some(_)) => Way::Private,
-            (None, None) => Way::Docker,
+            (Some(url), _) => ServiceOrigin::Given(url),
+            (None, Some(_)) => ServiceOrigin::Private,
+            (None, None) => ServiceOrigin::Docker,
         }
     }
 
-    fn bring_up(&'static self, way: Way) -> Result<Up, String> {
+    fn bring_up(&'static self, way: ServiceOrigin) -> Result<Up, String> {
         let failed = |error: io::Error| format!("{}: {error}", self.name);
         let (how, held) = match way {
-            Way::Given(url) => (
+            ServiceOrigin::Given(url) => (
                 format!("as {} says", self.url_variable),
                 self.check(url).map_err(failed)?,
             ),
-            Way::Private => ("a private instance".into(), (self.start)().map_err(failed)?),
-            Way::Docker => (
+            ServiceOrigin::Private => {
+                ("a private instance".into(), (self.start)().map_err(failed)?)
+            }
+            ServiceOrigin::Docker => (
                 format!("a container of {}", self.container.image),
                 self.container.start(self.package).map_err(failed)?,
             ),

@@ -21,7 +21,7 @@ use tree::Tree;
 /// A rule: takes the whole tree and returns the violations.
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [Rule; 9] = [
+const RULES: [Rule; 10] = [
     text::length,
     text::leftovers,
     text::white_space,
@@ -29,6 +29,7 @@ const RULES: [Rule; 9] = [
     rust::opening_doc,
     rust::pure_record,
     rust::no_driver,
+    rust::type_names,
     problems::pages,
     links::targets,
 ];

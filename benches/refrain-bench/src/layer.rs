@@ -31,7 +31,7 @@ const CONNECTIONS: u64 = 32;
 
 /// The measured case.
 #[derive(Debug, Clone, Copy)]
-enum Way {
+enum LayerVariant {
     Plain,
     First,
     Replay,
@@ -42,9 +42,9 @@ pub(crate) fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let measured = Duration::from_secs_f64(setup.options.seconds);
     let round = |way| move || round(way, measured);
     let mut systems: [System<'_>; 3] = [
-        ("plain axum", Box::new(round(Way::Plain))),
-        ("first requests", Box::new(round(Way::First))),
-        ("replays", Box::new(round(Way::Replay))),
+        ("plain axum", Box::new(round(LayerVariant::Plain))),
+        ("first requests", Box::new(round(LayerVariant::First))),
+        ("replays", Box::new(round(LayerVariant::Replay))),
     ];
     let rounds = harness::in_turns(setup, &mut systems)?;
     let [plain, first, replay] = &rounds[..] else {
@@ -74,7 +74,7 @@ pub(crate) fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-fn round(way: Way, measured: Duration) -> Result<Round> {
+fn round(way: LayerVariant, measured: Duration) -> Result<Round> {
     let server = Server::start(way)?;
     let round = harness::thread_runtime()?.block_on(async {
         let _awake = harness::stay_awake();
@@ -82,8 +82,8 @@ fn round(way: Way, measured: Duration) -> Result<Round> {
             address: server.address,
             connections: CONNECTIONS,
             keys: match way {
-                Way::Plain | Way::First => Keys::New,
-                Way::Replay => Keys::Stored,
+                LayerVariant::Plain | LayerVariant::First => Keys::New,
+                LayerVariant::Replay => Keys::Stored,
             },
         };
         load.round(measured, clock::processor_time).await
@@ -100,7 +100,7 @@ struct Server {
 }
 
 impl Server {
-    fn start(way: Way) -> Result<Self> {
+    fn start(way: LayerVariant) -> Result<Self> {
         let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
@@ -130,11 +130,11 @@ impl Server {
     }
 }
 
-fn app(way: Way) -> Router {
+fn app(way: LayerVariant) -> Router {
     let app = Router::new().route("/v1/payments", post(pay));
     match way {
-        Way::Plain => app,
-        Way::First | Way::Replay => {
+        LayerVariant::Plain => app,
+        LayerVariant::First | LayerVariant::Replay => {
             let engine = Engine::new(Memory::with_options(
                 8 << 30,
                 std::sync::Arc::new(refrain::clock::SystemClock),

@@ -29,17 +29,17 @@ const COMPLETION_LEN: usize = 85;
 /// Capacity of the index, larger than a round needs, so that it never grows during a measurement.
 const INDEX_ROOM: usize = 1 << 21;
 
-type Index = HashMap<RecordId, Option<Place>, BuildHasherDefault<IdHasher>>;
+type Index = HashMap<RecordId, Option<FramePosition>, BuildHasherDefault<IdHasher>>;
 
 /// A log and its index.
 #[derive(Debug)]
 pub(crate) struct RawLog {
-    shared: Arc<Shared>,
+    shared: Arc<LogState>,
     threads: Vec<JoinHandle<Result<()>>>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct LogState {
     waiting: Mutex<Waiting>,
     arrived: Condvar,
     /// Position of each body; `None` while the key is claimed.
@@ -63,14 +63,14 @@ struct Job {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct FramePosition {
     file: u32,
     offset: u32,
 }
 
 impl RawLog {
     pub(crate) fn open(folder: &Path) -> Result<Self> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(LogState {
             waiting: Mutex::default(),
             arrived: Condvar::new(),
             index: RwLock::new(Index::with_capacity_and_hasher(
@@ -164,7 +164,7 @@ fn make_files(folder: &Path, ready: &mpsc::SyncSender<File>) -> Result<()> {
 
 /// The writer thread.
 struct Writer {
-    shared: Arc<Shared>,
+    shared: Arc<LogState>,
     files: mpsc::Receiver<File>,
     file: Option<Arc<File>>,
     number: u32,
@@ -176,7 +176,7 @@ struct Writer {
 }
 
 impl Writer {
-    fn new(shared: Arc<Shared>, files: mpsc::Receiver<File>) -> Self {
+    fn new(shared: Arc<LogState>, files: mpsc::Receiver<File>) -> Self {
         Self {
             shared,
             files,
@@ -261,7 +261,7 @@ impl Writer {
     fn publish(&mut self) {
         let mut index = write(&self.shared.index);
         for (id, at) in self.placed.drain(..) {
-            let place = |at| Place {
+            let place = |at| FramePosition {
                 file: self.number,
                 offset: (self.end + at) as u32,
             };

@@ -58,12 +58,12 @@ struct Job {
     fence: i64,
     /// `None` for a claim.
     body: Option<Vec<u8>>,
-    answer: oneshot::Sender<Answer>,
+    answer: oneshot::Sender<RowResult>,
 }
 
 /// The result of a job; none if the key exists without an outcome.
 #[derive(Debug)]
-enum Answer {
+enum RowResult {
     Done,
     Replay(Vec<u8>),
 }
@@ -86,7 +86,7 @@ impl RawPostgres {
         })
     }
 
-    async fn ask(&self, id: RecordId, fence: i64, body: Option<Vec<u8>>) -> Result<Answer> {
+    async fn ask(&self, id: RecordId, fence: i64, body: Option<Vec<u8>>) -> Result<RowResult> {
         let (answer, answered) = oneshot::channel();
         let writer = &self.writers[usize::from(id.0[0]) % WRITERS];
         let job = Job {
@@ -132,7 +132,7 @@ async fn write_batch(client: &Client, work: &Statement, batch: &mut Vec<Job>) ->
         let (Id(id), is_completion): (Id, bool) = (row.get(0), row.get(1));
         let answer = row
             .get::<_, Option<_>>(2)
-            .map_or(Answer::Done, Answer::Replay);
+            .map_or(RowResult::Done, RowResult::Replay);
         let jobs = if is_completion {
             &mut completions
         } else {
@@ -146,7 +146,7 @@ async fn write_batch(client: &Client, work: &Statement, batch: &mut Vec<Job>) ->
 }
 
 /// Takes the answer channel out of a job; the job stays, because the search for other jobs needs the order.
-fn replace_answer(job: &mut Job) -> oneshot::Sender<Answer> {
+fn replace_answer(job: &mut Job) -> oneshot::Sender<RowResult> {
     std::mem::replace(&mut job.answer, oneshot::channel().0)
 }
 
@@ -160,7 +160,7 @@ impl Engine for RawPostgres {
     async fn begin(&self, id: RecordId) -> Result<i64> {
         let fence = self.fences.fetch_add(1, Ordering::Relaxed);
         let answer = self.ask(id, fence, None).await?;
-        ensure!(matches!(answer, Answer::Done), "the key is not new");
+        ensure!(matches!(answer, RowResult::Done), "the key is not new");
         Ok(fence)
     }
 
@@ -170,8 +170,8 @@ impl Engine for RawPostgres {
 
     async fn replay(&self, id: RecordId) -> Result<[u8; 16]> {
         match self.ask(id, 0, None).await? {
-            Answer::Replay(body) => body.first_chunk().copied().context("the body is too short"),
-            Answer::Done => bail!("a completed key was granted"),
+            RowResult::Replay(body) => body.first_chunk().copied().context("the body is too short"),
+            RowResult::Done => bail!("a completed key was granted"),
         }
     }
 }

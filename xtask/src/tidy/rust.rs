@@ -37,6 +37,34 @@ const DRIVERS: [&str; 16] = [
     "aws-config",
 ];
 
+/// Type names that tell a stranger nothing about the fields.
+const VAGUE: [&str; 11] = [
+    "Answer", "Asked", "Begun", "Care", "Next", "Place", "Post", "Shared", "Thing", "Turn", "Way",
+];
+
+/// Rule: a type's name says what it is.
+pub(super) fn type_names(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for file in tree.ending(".rs") {
+        for (at, code) in file.code() {
+            if let Some(name) = defined_type(code).filter(|name| VAGUE.contains(name)) {
+                let message = format!(
+                    "`{name}` does not say what the type holds; use a noun that a stranger could guess the fields of"
+                );
+                findings.push(Finding::new(&file.path, at, message));
+            }
+        }
+    }
+    findings
+}
+
+/// Returns the name of the struct, enum or trait that a line defines.
+fn defined_type(code: &str) -> Option<&str> {
+    let mut words = words(code);
+    words.find(|word| matches!(*word, "struct" | "enum" | "trait"))?;
+    words.next()
+}
+
 /// Rule: every crate opens with a doc comment.
 pub(super) fn opening_doc(tree: &Tree) -> Vec<Finding> {
     let roots = tree

@@ -114,6 +114,19 @@ fn the_state_machine_stays_pure() {
 }
 
 #[test]
+fn vague_type_names_are_found() {
+    let place = concat!("pub(super) str", "uct Place<'a> {}\n");
+    let text = format!("{place}{}", concat!("en", "um Next {\n// struct Way\n"));
+    let expected = [
+        "crates/a/src/b.rs:1: `Place` does not say",
+        "crates/a/src/b.rs:2: `Next` does not say",
+    ];
+    check_tree(&[("crates/a/src/b.rs", &text)], &expected);
+    let good = "struct FilePosition {}\nuse a::Place;\nfn next() -> Option<Next> {}\n";
+    check_tree(&[("crates/a/src/b.rs", good)], &[]);
+}
+
+#[test]
 fn the_library_names_no_driver() {
     let path = "crates/refrain/Cargo.toml";
     for bad in [

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::service::{Answer, Refused};
+use crate::service::{Refused, SampleResponse};
 
 const KEY_BYTES_MAX: usize = 255;
 
@@ -38,8 +38,8 @@ pub(crate) trait Hole: Send + Sync {
     }
 
     /// The response to a duplicate.
-    fn replay(&self, kept: Answer) -> Answer {
-        Answer {
+    fn replay(&self, kept: SampleResponse) -> SampleResponse {
+        SampleResponse {
             is_replay: true,
             ..kept
         }

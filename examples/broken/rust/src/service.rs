@@ -38,7 +38,7 @@ pub(crate) struct Refused(pub(crate) u16, pub(crate) &'static str);
 
 /// A response. The cookie is never stored.
 #[derive(Debug, Clone)]
-pub(crate) struct Answer {
+pub(crate) struct SampleResponse {
     pub(crate) status: u16,
     pub(crate) content_type: String,
     pub(crate) location: Option<String>,
@@ -72,7 +72,7 @@ struct Service {
     left: Mutex<Vec<Running>>,
 }
 
-type Running = JoinHandle<Result<Answer, Refused>>;
+type Running = JoinHandle<Result<SampleResponse, Refused>>;
 
 /// Waits for a run on a pooled connection, which returns to the pool at the end.
 struct Connection<'a> {
@@ -81,7 +81,7 @@ struct Connection<'a> {
 }
 
 impl Connection<'_> {
-    async fn answer(mut self) -> Result<Answer, Refused> {
+    async fn answer(mut self) -> Result<SampleResponse, Refused> {
         let Some(running) = &mut self.running else {
             return Err(Refused(500, "nothing runs"));
         };
@@ -109,7 +109,7 @@ struct Memory {
     tried: HashSet<String>,
 }
 
-struct Asked {
+struct PaymentRequest {
     parts: Parts,
     body: Vec<u8>,
     order: Value,
@@ -131,12 +131,15 @@ async fn answer(State(service): State<Arc<Service>>, request: Request<Body>) -> 
         true => service.connected(request).await,
         false => service.handle(request).await,
     };
-    response(answered.unwrap_or_else(Answer::from))
+    response(answered.unwrap_or_else(SampleResponse::from))
 }
 
 impl Service {
     /// Runs the request in its own task, so that a client's disconnect does not cancel it.
-    async fn connected(self: &Arc<Self>, request: Request<Body>) -> Result<Answer, Refused> {
+    async fn connected(
+        self: &Arc<Self>,
+        request: Request<Body>,
+    ) -> Result<SampleResponse, Refused> {
         let is_read = request.method() == "GET";
         let ours = tokio::spawn(self.clone().handle(request));
         let left = self.left().pop_if(|_| !is_read);
@@ -147,12 +150,12 @@ impl Service {
         connection.answer().await
     }
 
-    async fn handle(self: Arc<Self>, request: Request<Body>) -> Result<Answer, Refused> {
+    async fn handle(self: Arc<Self>, request: Request<Body>) -> Result<SampleResponse, Refused> {
         let (parts, body) = request.into_parts();
         let path = parts.uri.path();
         if parts.method == "GET" && path == "/ledger" {
             let count = self.memory().payments.to_string();
-            return Ok(Answer::json(200, count.into()));
+            return Ok(SampleResponse::json(200, count.into()));
         }
         let body = to_bytes(body, BODY_BYTES_MAX).await;
         let body = body.map_err(|_| Refused(413, "too large"))?.to_vec();
@@ -168,7 +171,7 @@ impl Service {
             true => serde_json::from_slice(&body).map_err(|_| Refused(400, "no JSON"))?,
             false => Value::Null,
         };
-        self.guarded(&Asked {
+        self.guarded(&PaymentRequest {
             parts,
             body,
             order,
@@ -177,7 +180,7 @@ impl Service {
         .await
     }
 
-    async fn guarded(&self, asked: &Asked) -> Result<Answer, Refused> {
+    async fn guarded(&self, asked: &PaymentRequest) -> Result<SampleResponse, Refused> {
         let key = self.hole.key(key(&asked.parts.headers)?)?;
         let identity = format!("{} {key}", self.hole.scope(&asked.caller));
         let fingerprint = asked.fingerprint();
@@ -195,7 +198,11 @@ impl Service {
     }
 
     /// Claims the record. Returns `None` if claimed, `Some(Some(…))` with a stored response, `Some(None)` if in flight.
-    fn claim(&self, identity: &str, fingerprint: &str) -> Result<Option<Option<Answer>>, Refused> {
+    fn claim(
+        &self,
+        identity: &str,
+        fingerprint: &str,
+    ) -> Result<Option<Option<SampleResponse>>, Refused> {
         let mut memory = self.memory();
         let retention = self.hole.retention();
         let record = memory.records.get(identity);
@@ -218,15 +225,15 @@ impl Service {
 
     async fn run(
         &self,
-        asked: &Asked,
+        asked: &PaymentRequest,
         identity: &str,
         fingerprint: String,
-    ) -> Result<Answer, Refused> {
+    ) -> Result<SampleResponse, Refused> {
         let done = self.bank(asked).await;
         let mut memory = self.memory();
         let (answer, is_payment) = match done {
             Ok(()) => (asked.paid(memory.payments + 1), true),
-            Err(refused) => (Answer::from(refused), false),
+            Err(refused) => (SampleResponse::from(refused), false),
         };
         let kept = self.hole.kept(&answer.body);
         let kept = kept.filter(|_| self.hole.is_kept(answer.status));
@@ -244,7 +251,7 @@ impl Service {
     }
 
     /// Calls the bank, in small time steps; for some orders the first call fails.
-    async fn bank(&self, asked: &Asked) -> Result<(), Refused> {
+    async fn bank(&self, asked: &PaymentRequest) -> Result<(), Refused> {
         let amount = asked.order["amount"].as_i64().unwrap_or_default();
         if amount < 0 {
             return Err(Refused(400, "the amount is negative"));
@@ -307,8 +314,8 @@ impl Memory {
 }
 
 impl Kept {
-    fn answer(&self) -> Answer {
-        Answer {
+    fn answer(&self) -> SampleResponse {
+        SampleResponse {
             status: self.status,
             content_type: self.content_type.clone(),
             location: self.location.clone(),
@@ -319,7 +326,7 @@ impl Kept {
     }
 }
 
-impl Asked {
+impl PaymentRequest {
     fn fingerprint(&self) -> String {
         let content = match is_json(&self.parts.headers) {
             true => canonical(&self.order),
@@ -328,7 +335,7 @@ impl Asked {
         format!("{} {} {content}", self.parts.method, self.parts.uri)
     }
 
-    fn paid(&self, number: u64) -> Answer {
+    fn paid(&self, number: u64) -> SampleResponse {
         let (body, content_type) = match is_json(&self.parts.headers) {
             true => {
                 let front = format!("{{\"id\":{number},\"order\":").into_bytes();
@@ -337,11 +344,11 @@ impl Asked {
             }
             false => (self.body.clone(), "application/octet-stream"),
         };
-        Answer {
+        SampleResponse {
             content_type: content_type.into(),
             location: Some(format!("{}/{number}", self.parts.uri.path())),
             cookie: Some(format!("session={number}")),
-            ..Answer::json(201, body)
+            ..SampleResponse::json(201, body)
         }
     }
 }
@@ -365,7 +372,7 @@ fn canonical(value: &Value) -> String {
     }
 }
 
-impl Answer {
+impl SampleResponse {
     fn json(status: u16, body: Vec<u8>) -> Self {
         Self {
             status,
@@ -378,7 +385,7 @@ impl Answer {
     }
 }
 
-impl From<Refused> for Answer {
+impl From<Refused> for SampleResponse {
     fn from(Refused(status, why): Refused) -> Self {
         Self::json(status, format!("{{\"error\":{why:?}}}").into_bytes())
     }
@@ -398,7 +405,7 @@ fn is_json(headers: &HeaderMap) -> bool {
         .is_some_and(|kind| kind == "application/json")
 }
 
-fn response(answer: Answer) -> Response<Body> {
+fn response(answer: SampleResponse) -> Response<Body> {
     let mut response = Response::builder()
         .status(answer.status)
         .header("content-type", answer.content_type);

@@ -3,7 +3,7 @@
 //! Seen where a body cache was turned into an idempotency store.
 //! Cost: the first response is 400 or 503 and its replay is 200, so the client believes that it has paid.
 
-use crate::{hole::Hole, service::Answer};
+use crate::{hole::Hole, service::SampleResponse};
 
 pub(crate) struct ReplayAlways200;
 
@@ -12,8 +12,8 @@ impl Hole for ReplayAlways200 {
         true
     }
 
-    fn replay(&self, kept: Answer) -> Answer {
-        Answer {
+    fn replay(&self, kept: SampleResponse) -> SampleResponse {
+        SampleResponse {
             status: 200,
             is_replay: true,
             ..kept
