@@ -268,7 +268,7 @@ async fn an_address_that_leads_nowhere_says_which_and_hides_its_password() {
         (
             "postgres://app:secret@127.0.0.1:x/app",
             ErrorKind::Unsupported,
-            "the address cannot be read",
+            "a port that is not a number",
         ),
         (
             "postgres://app:secret@127.0.0.1/app?sslmode=some",

@@ -50,14 +50,12 @@ pub(super) fn settings(
         }
     };
     table::refuse_unknown(&mut root, ConfigTable::Top, report);
-    table::replace::<Server>(&mut root, overrides);
     let policy = root.remove("policy");
     let proxy = self::proxy(root.remove("proxy"), report);
     let operations = root.remove("operation");
     let workers = self::workers(root.remove("worker"), secrets, report);
     let relays = self::relays(root.remove("relay"), secrets, overrides, report);
-    report.reads_secrets = secrets.has_store();
-    let server = server::resolve(&table::read::<Server>(root, report), report);
+    let server = self::server(root, secrets, overrides, report);
     report.reads_secrets = secrets.has_operations();
     let policy = self::policy(policy, operations, report);
     Some(Settings {
@@ -84,6 +82,27 @@ fn proxy(value: Option<Value<'_>>, report: &mut Report<'_>) -> ProxySettings {
         table::read::<Proxy>(table, report)
     });
     proxy::resolve(&part.unwrap_or_default(), report)
+}
+
+/// Resolves the settings at the top of the file. A wrong value is an error also if it is overridden; only its
+/// secret is not read then.
+fn server(
+    mut table: DeTable<'_>,
+    secrets: Secrets<'_>,
+    overrides: &[(&str, &str)],
+    report: &mut Report<'_>,
+) -> server::Resolved {
+    if !overrides.is_empty() {
+        let found = report.len();
+        report.reads_secrets = false;
+        let resolved = server::resolve(&table::read::<Server>(table.clone(), report), report);
+        if report.len() > found {
+            return resolved;
+        }
+        table::replace::<Server>(&mut table, overrides);
+    }
+    report.reads_secrets = secrets.has_store();
+    server::resolve(&table::read::<Server>(table, report), report)
 }
 
 fn policy(
