@@ -31,8 +31,13 @@ use scratch::Scratch;
 use share::{Suites, Taken};
 use tally::{Tally, follow};
 
-/// Number of concurrent `cargo test` runs that share the tests.
-const SHARING: usize = 3;
+/// Suites that take minutes, for each of the concurrent `cargo test` runs that share the tests. A run starts with its
+/// own, because a long suite that starts last is waited for alone.
+const LONGEST: [&[&str]; 3] = [
+    &["verify_worker", "kafka"],
+    &["rabbitmq", "embedded"],
+    &["gallery", "snippets"],
+];
 /// Ends a process group: cargo and its tests.
 const END_GROUP: &str = r#"kill -s TERM -- "-$1"; sleep 1; kill -s KILL -- "-$1""#;
 
@@ -92,22 +97,28 @@ impl Tests {
         let taken = Taken::new(self.scratch.folder().join(format!("taken-{number}")))?;
         let config = taken.config()?;
         thread::scope(|scope| {
-            let sharing: Vec<_> = (0..SHARING)
-                .map(|number| {
+            let config = ["--config", &config];
+            let sharing: Vec<_> = (0..)
+                .zip(LONGEST)
+                .map(|(number, longest)| {
+                    let first: Vec<_> = longest.iter().flat_map(|it| ["--test", it]).collect();
                     // Documentation tests are not binaries, so only the first run has them.
-                    let kinds: &[&str] = if number == 0 { &[] } else { &["--tests"] };
-                    let cargo = self.cargo(&[kinds, &["--config", &config]].concat(), &[]);
-                    scope.spawn(|| follow_shared(cargo))
+                    let rest: &[&str] = if number == 0 { &[] } else { &["--tests"] };
+                    let runs = [first.as_slice(), rest].map(|kinds| [kinds, &config].concat());
+                    let runs = runs.map(|arguments| self.cargo(&arguments, &[]));
+                    scope.spawn(|| runs.into_iter().map(follow_shared).collect::<Vec<_>>())
                 })
                 .collect();
             let mut all: Option<(ExitStatus, Tally)> = None;
-            for run in sharing {
-                let (status, tally) = run.join().map_err(|_| io::Error::other("panicked"))??;
-                all = Some(match all {
-                    None => (status, tally),
-                    Some((before, sum)) if before.success() => (status, sum + tally),
-                    Some((before, sum)) => (before, sum + tally),
-                });
+            for runs in sharing {
+                for run in runs.join().map_err(|_| io::Error::other("panicked"))? {
+                    let (status, tally) = run?;
+                    all = Some(match all {
+                        None => (status, tally),
+                        Some((before, sum)) if before.success() => (status, sum + tally),
+                        Some((before, sum)) => (before, sum + tally),
+                    });
+                }
             }
             all.ok_or_else(|| io::Error::other("nothing ran"))
         })
