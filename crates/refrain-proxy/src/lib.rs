@@ -2,7 +2,7 @@
 //!
 //! It puts the library's own [layer](refrain::http) around a service that forwards to the upstream.
 //! Each thread serves its clients with its own runtime and its own pool of upstream connections,
-//! so a request never changes threads and the threads share nothing but the engine.
+//! so a request never changes threads. The threads share the layer (engine, policy, memory budget) and the address of the upstream.
 //!
 //! Unguarded requests and their responses stream through, whatever their size. Nothing below the layer ever sends a request twice.
 

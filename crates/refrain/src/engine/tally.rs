@@ -145,7 +145,7 @@ impl Count {
             Self::Probed => ("probes", "Probes sent to learn an unknown outcome"),
             Self::Resolved => (
                 "resolutions",
-                "Unknown outcomes resolved by a probe, a receipt or an operator",
+                "Unknown outcomes resolved by a probe, a receipt, a late response or an operator",
             ),
             Self::ReceiptsLooked => (
                 "receipts_looked_for",
