@@ -211,6 +211,9 @@ fn a_response_after_settle_after_is_replayed() {
     let later = call(proxy.address, post("k", "x"));
     assert_eq!((later.text(), later.is_replay()), ("first", true));
     assert_eq!(upstream.count(), 1);
+    until("the resolution is counted", || {
+        proxy.metric("refrain_resolutions_total") == 1.0
+    });
 }
 
 #[test]

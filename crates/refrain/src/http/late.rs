@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     Guarantee,
-    engine::Running,
+    engine::{Count, Running},
     policy::Ending,
     record::{Reason, Settled},
 };
@@ -69,8 +69,13 @@ impl Run {
         }
         let id = running.id();
         let outcome = self.outcome(&response, id);
-        match (running.complete(outcome).await, witness) {
-            (Ok(Settled::Applied), Some(witness)) => self.shared.engine.check_receipt(witness, id),
+        let settled = running.complete(outcome).await;
+        let engine = &self.shared.engine;
+        if let Ok(Settled::Applied) = settled {
+            engine.tally().count(Count::Resolved);
+        }
+        match (settled, witness) {
+            (Ok(Settled::Applied), Some(witness)) => engine.check_receipt(witness, id),
             (Ok(_), _) => {}
             (Err(error), _) => tracing::error!(%error, "a late outcome could not be stored"),
         }
