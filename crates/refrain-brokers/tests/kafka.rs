@@ -5,6 +5,7 @@
 
 use std::{
     collections::BTreeSet,
+    process::Command,
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -189,9 +190,33 @@ fn replace(bytes: &mut [u8], from: &[u8], to: &[u8]) {
     }
 }
 
+/// Runs a test of this file in a process of its own, and again if the mock cluster has ended that process: now and
+/// then one of its assertions fails when members join again after their connections broke.
+fn run_alone(test: &str) {
+    for _ in 0..5 {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", test, "--ignored", "--nocapture"]);
+        let output = command.output().unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        if output.status.success() {
+            assert!(said.contains("1 passed"), "{said}");
+            return;
+        }
+        assert!(said.contains("rdkafka_mock_cgrp.c"), "{said}");
+    }
+    panic!("the mock cluster failed five times");
+}
+
+#[test]
+fn connections_that_are_cut_in_mid_load_lose_nothing() {
+    run_alone("cut_connections");
+}
+
 /// Connections are cut repeatedly under load: every message is handled.
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_that_are_cut_in_mid_load_lose_nothing() {
+#[ignore = "started by the test above, in a process of its own"]
+async fn cut_connections() {
     const MESSAGES: usize = 400;
     const CUTS: usize = 8;
     let cluster = Cluster::start();
@@ -266,8 +291,14 @@ impl Fixture for Suite {
     }
 }
 
+#[test]
+fn kafka_passes_the_suite() {
+    run_alone("suite");
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn kafka_passes_the_suite() {
+#[ignore = "started by the test above, in a process of its own"]
+async fn suite() {
     broker_suite::run(Suite(Cluster::start())).await;
 }
 
@@ -334,8 +365,14 @@ async fn what_is_given_back_or_dropped_comes_again_counted() {
     nothing(&broker, Duration::from_secs(2)).await;
 }
 
+#[test]
+fn an_outage_shows_until_a_broker_answers() {
+    run_alone("outage");
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn an_outage_shows_until_a_broker_answers() {
+#[ignore = "started by the test above, in a process of its own"]
+async fn outage() {
     let cluster = Cluster::start();
     cluster.make("orders", 1);
     let broker = cluster.join("orders", "c").await;

@@ -30,6 +30,7 @@ fn killed() -> (Site, Known) {
     let site = Site::new(8 << 10);
     let store = site.open();
     fill(&store);
+    wait_until_recorded(&site, &format!("segment 2 {} ", 8 << 10));
     let site = site.killed();
     let known = observe(&site.killed().open(), RECORDS);
     (site, known)
@@ -118,15 +119,14 @@ fn truncated_or_zeroed_end_of_closed_store_is_damage() {
     }
 }
 
-/// Waits until the manifest records how far the segment was written.
-fn wait_until_recorded(site: &Site, end: usize) {
+/// Waits until the manifest has a line that begins so.
+fn wait_until_recorded(site: &Site, line: &str) {
     let since = tokio::time::Instant::now();
-    let line = format!("segment 1 {} {end}\n", 8 << 10);
     while !String::from_utf8(site.read("manifest"))
         .unwrap()
-        .contains(&line)
+        .contains(line)
     {
-        assert!(since.elapsed() < Duration::from_secs(60), "never recorded");
+        assert!(since.elapsed() < Duration::from_secs(60), "never: {line}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -137,7 +137,7 @@ fn zeroed_end_of_idle_store_is_damage() {
     let store = site.open();
     fill(&store);
     let end = frames(&site.killed().read(LOG)).pop().unwrap().end;
-    wait_until_recorded(&site, end);
+    wait_until_recorded(&site, &format!("segment 1 {} {end}\n", 8 << 10));
     let site = site.killed();
     let known = observe(&site.killed().open(), RECORDS);
     let whole = site.read(LOG);
