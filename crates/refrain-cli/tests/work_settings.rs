@@ -269,15 +269,16 @@ fn only_the_secrets_that_a_command_uses_are_needed() {
 }
 
 #[test]
-fn an_overridden_setting_of_the_file_is_not_read() {
+fn the_secret_of_an_overridden_setting_is_not_read() {
     let node = Node::new("source = \"redis://127.0.0.1:1\"\ndeliver = \"http://127.0.0.1:1/\"");
     let path = node.folder.path().join("refrain.toml");
     let worker = fs::read_to_string(&path).unwrap();
-    for line in [
-        "store_env = \"NOT_SET\"",
-        "store_file = \"not-there\"",
-        "store = \"mysql://h\"",
-        "listen = \"127.0.0.1:8378\"",
+    // A wrong value is an error also if it is overridden.
+    for (line, is_wrong) in [
+        ("store_env = \"NOT_SET\"", false),
+        ("store_file = \"not-there\"", false),
+        ("store = \"mysql://h\"", true),
+        ("listen = \"127.0.0.1:8378\"", false),
     ] {
         fs::write(&path, format!("{line}\n{worker}")).unwrap();
         let (exit, said) = told(node.run(&["check"]));
@@ -289,12 +290,14 @@ fn an_overridden_setting_of_the_file_is_not_read() {
         ];
         let checked = node.command(&["check"]).envs(variables).output();
         let (exit, said) = told(checked.unwrap());
-        assert_eq!(exit, Some(0), "{line}: {said}");
+        let expected = if is_wrong { 64 } else { 0 };
+        assert_eq!(exit, Some(expected), "{line}: {said}");
         let listens = ("REFRAIN_LISTEN", "127.0.0.1:0");
         let flag = ["work", "--store", "memory:"];
         let worked = node.command(&flag).envs([listens]).output();
         let (exit, said) = told(worked.unwrap());
-        assert_eq!(exit, Some(69), "{line}: {said}");
+        let expected = if is_wrong { 64 } else { 69 };
+        assert_eq!(exit, Some(expected), "{line}: {said}");
     }
 }
 

@@ -66,7 +66,7 @@ async fn addresses_that_cannot_be_read_are_explained() {
         ),
         (
             "postgres://app:hunter2@db:none/app",
-            ["port", "write postgres://"],
+            ["a port that is not a number", "percent-encode"],
         ),
         ("postgres:///app", ["names no host", "write postgres://"]),
         (

@@ -138,11 +138,6 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Returns the number of problems found so far.
-    pub(super) fn len(&self) -> usize {
-        self.found.len()
-    }
-
     /// Adds an error whose message separates the fix with a semicolon.
     pub(super) fn push_error(&mut self, at: Range<usize>, error: &crate::Error) {
         let text = error.to_string();

@@ -93,16 +93,15 @@ fn server(
     report: &mut Report<'_>,
 ) -> server::Resolved {
     if !overrides.is_empty() {
-        let found = report.len();
         report.reads_secrets = false;
-        let resolved = server::resolve(&table::read::<Server>(table.clone(), report), report);
-        if report.len() > found {
-            return resolved;
-        }
+        server::resolve(&table::read(table.clone(), report), report);
         table::replace::<Server>(&mut table, overrides);
     }
     report.reads_secrets = secrets.has_store();
-    server::resolve(&table::read::<Server>(table, report), report)
+    let part = table::read(table, report);
+    let resolved = server::resolve(&part, report);
+    server::check_ports(&part, &resolved, report);
+    resolved
 }
 
 fn policy(

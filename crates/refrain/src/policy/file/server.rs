@@ -83,6 +83,12 @@ pub(super) fn resolve(part: &Part<Server>, report: &mut Report<'_>) -> Resolved 
         let help = "write a path, such as \"/var/log/refrain-audit\", or leave it out";
         report.push(place("audit_log"), "`audit_log` names no folder", help);
     }
+    resolved
+}
+
+/// Checks that the proxy and its admin listener have different addresses.
+pub(super) fn check_ports(part: &Part<Server>, resolved: &Resolved, report: &mut Report<'_>) {
+    let place = |name: &str| part.places.get(name).cloned().unwrap_or_default();
     if resolved.listen == resolved.admin && resolved.listen.port() != 0 {
         // An override has no place in the file.
         let at = match place("admin") {
@@ -95,7 +101,6 @@ pub(super) fn resolve(part: &Part<Server>, report: &mut Report<'_>) -> Resolved 
         );
         report.push(at, message, "give one of them another port");
     }
-    resolved
 }
 
 const fn loopback(port: u16) -> SocketAddr {
