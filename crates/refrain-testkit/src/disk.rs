@@ -2,8 +2,8 @@
 //!
 //! It writes to real files, so any program that reads the folder sees the written bytes.
 //! In memory it tracks, for each file and for the names in the folder, which changes are synced and which are only
-//! written. [`FaultDisk::crash`] creates a folder as it may look after a power loss: every synced byte and name,
-//! a random subset of the unsynced sectors, and a random prefix of the unsynced name changes.
+//! written. [`FaultDisk::crash`] creates a folder in the state that a power loss may leave: every synced byte and
+//! name, a random subset of the unsynced sectors, and a random prefix of the unsynced name changes.
 //!
 //! ```
 //! # fn main() -> std::io::Result<()> {
@@ -398,6 +398,10 @@ impl DiskFile for FaultFile {
             }
             Some(fault) => Err(error(fault)),
         }
+    }
+
+    fn read_cached_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.read_at(bytes, offset)
     }
 
     fn sync(&self) -> io::Result<()> {

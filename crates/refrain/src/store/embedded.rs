@@ -24,6 +24,7 @@ use std::{
     fmt,
     path::Path,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock},
+    task::Poll,
     thread::JoinHandle,
     time::Duration,
 };
@@ -31,7 +32,7 @@ use std::{
 use super::{Census, Guarantees, Page, Query, Reading, Store, StoreFuture, Watch, table::Table};
 use crate::{
     Error, ErrorKind, Result,
-    clock::{Clock, StoreClock, SystemClock},
+    clock::StoreClock,
     key::{RecordId, Secret},
     record::{
         Change, Claim, Command, Erased, Fence, Record, Reply, Settled, Settlement, Verdict, step,
@@ -46,6 +47,7 @@ mod frame;
 mod image;
 mod keeper;
 mod manifest;
+mod options;
 mod queued;
 mod recover;
 mod reserve;
@@ -55,67 +57,18 @@ mod segment;
 mod snapshot;
 mod writer;
 
-use disk::{Disk, RealDisk};
+use disk::RealDisk;
 use folder::{Folder, unavailable};
 use keeper::Keeper;
 use manifest::Manifest;
+pub use options::{Durability, Options};
 pub(crate) use queued::QueuedReply;
 use reserve::ReservedDisk;
 use segment::{Location, Segment};
 use writer::{Queue, Request};
 
-/// Maximum number of lookups of a record that compaction keeps moving meanwhile.
-const FIND_MAX: u32 = 1_000_000;
 /// The longest outcome, and the largest segment, in bytes. Offsets and lengths have 32 bits.
 const BYTES_MAX: u64 = 1 << 30;
-
-/// Options of an embedded store.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// When a call returns.
-    pub durability: Durability,
-    /// The largest segment, in bytes. Small stores use smaller segments.
-    pub segment_bytes_max: u64,
-    /// The maximum number of requests queued for the writer.
-    pub queue_max: usize,
-    /// The source of time.
-    pub clock: Arc<dyn Clock>,
-    /// The file system.
-    pub disk: Arc<dyn Disk>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            durability: Durability::Full,
-            segment_bytes_max: 64 << 20,
-            queue_max: 65_536,
-            clock: Arc::new(SystemClock),
-            disk: Arc::new(RealDisk),
-        }
-    }
-}
-
-/// When the store acknowledges a write.
-#[derive(
-    Debug,
-    Clone,
-    Copy,
-    Default,
-    PartialEq,
-    Eq,
-    serde::Deserialize,
-    serde::Serialize,
-    schemars::JsonSchema,
-)]
-#[serde(rename_all = "kebab-case")]
-pub enum Durability {
-    /// After the sync to disk: survives a power failure.
-    #[default]
-    Full,
-    /// After the write to the operating system: survives a crash of the process. Synced about one second later.
-    Relaxed,
-}
 
 /// An unreadable part of the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -300,12 +253,36 @@ impl Embedded {
         Ok(recovered.damage)
     }
 
-    /// Decides a claim that changes nothing; `None` if the writer must decide.
-    fn peek(&self, claim: &Claim) -> Result<Option<Verdict>> {
-        let shared = &self.inner.shared;
-        let Some(record) = shared.find(claim.id)? else {
-            return Ok(None);
-        };
+    /// Decides a claim, or queues it. The reply borrows neither the store nor the claim.
+    fn claim_one(&self, claim: &Claim) -> StoreFuture<'static, Verdict> {
+        match self.inner.shared.find_cached(claim.id) {
+            Ok(Poll::Ready(record)) => self.decide(claim, record),
+            Ok(Poll::Pending) => {
+                let (this, claim) = (self.clone(), claim.clone());
+                let found = self.blocking(move |this| this.inner.shared.find(claim.id));
+                StoreFuture::boxed(async move { this.decide(&claim, found.await?).await })
+            }
+            Err(error) => StoreFuture::ready(Err(error)),
+        }
+    }
+
+    /// Decides a claim that changes nothing, and leaves every other one to the writer.
+    fn decide(&self, claim: &Claim, record: Option<Record>) -> StoreFuture<'static, Verdict> {
+        match record.and_then(|record| self.unchanging(claim, record)) {
+            Some(verdict) => StoreFuture::ready(Ok(verdict)),
+            None => self.submit(
+                claim.id,
+                Request::Claim(claim.clone()),
+                |reply| match reply {
+                    Reply::Verdict(verdict) => Ok(verdict),
+                    Reply::Settled(_) | Reply::Erased(_) | Reply::Aged => Err(mixed_up()),
+                },
+            ),
+        }
+    }
+
+    /// The verdict on a claim that does not change the record; `None` if it does.
+    fn unchanging(&self, claim: &Claim, record: Record) -> Option<Verdict> {
         // This fence is never granted: only the writer applies changes.
         let fence = Fence {
             epoch: u32::MAX,
@@ -313,27 +290,11 @@ impl Embedded {
             nonce: 0,
         };
         let command = Command::Claim(claim.clone(), fence);
-        let stepped = step(Some(record), command, shared.clock.now());
+        let stepped = step(Some(record), command, self.inner.shared.clock.now());
         match (stepped.reply, stepped.change) {
-            (Reply::Verdict(verdict), Change::Nothing) => Ok(Some(verdict)),
-            _ => Ok(None),
+            (Reply::Verdict(verdict), Change::Nothing) => Some(verdict),
+            _ => None,
         }
-    }
-
-    /// Decides a claim, or queues it. The reply borrows neither the store nor the claim.
-    fn claim_one(&self, claim: &Claim) -> StoreFuture<'static, Verdict> {
-        let known = match self.peek(claim) {
-            Ok(None) => {
-                let request = Request::Claim(claim.clone());
-                return self.submit(claim.id, request, |reply| match reply {
-                    Reply::Verdict(verdict) => Ok(verdict),
-                    Reply::Settled(_) | Reply::Erased(_) | Reply::Aged => Err(mixed_up()),
-                });
-            }
-            Ok(Some(verdict)) => Ok(verdict),
-            Err(error) => Err(error),
-        };
-        StoreFuture::ready(known)
     }
 
     /// Queues a settlement.
@@ -368,25 +329,28 @@ impl Embedded {
     }
 
     fn read_one(&self, id: RecordId) -> Result<Option<Reading>> {
-        let shared = &self.inner.shared;
-        let Some(record) = shared.find(id)? else {
-            return Ok(None);
-        };
-        let now = shared.clock.now();
-        let record = step(Some(record), Command::Age, now).record;
-        Ok(record.map(|record| Reading { id, record, now }))
+        let record = self.inner.shared.find(id)?;
+        Ok(self.aged(id, record))
     }
 
-    /// Runs work that may read much from disk on the blocking thread pool.
-    async fn blocking<T: Send + 'static>(
+    fn aged(&self, id: RecordId, record: Option<Record>) -> Option<Reading> {
+        let now = self.inner.shared.clock.now();
+        let record = step(Some(record?), Command::Age, now).record?;
+        Some(Reading { id, record, now })
+    }
+
+    /// Starts work that may wait for the disk on the blocking thread pool.
+    fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Self) -> Result<T> + Send + 'static,
-    ) -> Result<T> {
+    ) -> impl Future<Output = Result<T>> + Send + 'static {
         let this = self.clone();
-        let done = tokio::task::spawn_blocking(move || work(&this)).await;
-        done.unwrap_or_else(|panic| {
-            Err(Error::new(ErrorKind::Unavailable, "the store failed").with_source(panic))
-        })
+        let done = tokio::task::spawn_blocking(move || work(&this));
+        async {
+            done.await.unwrap_or_else(|panic| {
+                Err(Error::new(ErrorKind::Unavailable, "the store failed").with_source(panic))
+            })
+        }
     }
 }
 
@@ -410,7 +374,7 @@ fn settled(reply: Reply) -> Result<Settled> {
 fn mixed_up() -> Error {
     Error::new(
         ErrorKind::Corrupt,
-        "a command got the answer to another one",
+        "internal error: a command received the reply of another command",
     )
 }
 
@@ -448,7 +412,10 @@ impl Store for Embedded {
     }
 
     async fn read(&self, id: RecordId) -> Result<Option<Reading>> {
-        self.read_one(id)
+        match self.inner.shared.find_cached(id)? {
+            Poll::Ready(record) => Ok(self.aged(id, record)),
+            Poll::Pending => self.blocking(move |this| this.read_one(id)).await,
+        }
     }
 
     async fn list(&self, query: &Query) -> Result<Page> {
@@ -496,29 +463,49 @@ impl Store for Embedded {
 }
 
 impl EmbeddedState {
-    /// Returns the current record, with its outcome read from disk.
+    /// Returns the current record, with its outcome read from disk. May wait for the disk.
     fn find(&self, id: RecordId) -> Result<Option<Record>> {
+        match self.find_with(id, |segment, at| segment.read(id, at).map(Poll::Ready))? {
+            Poll::Ready(record) => Ok(record),
+            Poll::Pending => Err(self.damaged(id)),
+        }
+    }
+
+    /// Returns the current record; `Pending` if that would have to wait for the disk.
+    fn find_cached(&self, id: RecordId) -> Result<Poll<Option<Record>>> {
+        self.find_with(id, |segment, at| segment.read_cached(id, at))
+    }
+
+    fn find_with(
+        &self,
+        id: RecordId,
+        read: impl Fn(&Segment, Location) -> Result<Poll<Record>>,
+    ) -> Result<Poll<Option<Record>>> {
         self.check_open()?;
-        for _ in 0..FIND_MAX {
+        let mut held = None;
+        loop {
             let at = match self.table.get(id) {
-                None => return self.absent(id),
-                Some(Slot::Live(live)) => return Ok(Some(live.record)),
+                None => return self.absent(id).map(Poll::Ready),
+                Some(Slot::Live(live)) => return Ok(Poll::Ready(Some(live.record))),
                 Some(Slot::Damaged) => return Err(self.damaged(id)),
                 Some(Slot::Stored(at)) => at,
             };
-            let segment = self
-                .segments
-                .read()
-                .unwrap_or_else(PoisonError::into_inner)
-                .get(&at.segment)
-                .cloned();
-            match segment {
-                Some(segment) => return self.known(id, segment.read(id, at)?),
-                // Compacted after the lookup: the table has the new position.
-                None => std::thread::yield_now(),
+            let is_held = held.is_some();
+            let hold = || self.segments.read().unwrap_or_else(PoisonError::into_inner);
+            let segments = held.take().unwrap_or_else(hold);
+            match segments.get(&at.segment).cloned() {
+                Some(segment) => {
+                    drop(segments);
+                    return match read(&segment, at)? {
+                        Poll::Ready(record) => self.known(id, record).map(Poll::Ready),
+                        Poll::Pending => Ok(Poll::Pending),
+                    };
+                }
+                None if is_held => return Err(self.damaged(id)),
+                // Compacted after the lookup. No segment is removed while the lock is held, so the next lookup finds it.
+                None => held = Some(segments),
             }
         }
-        Err(self.damaged(id))
     }
 
     /// An expired record may have been claimed again in a range that cannot be read; then its state is unknown.

@@ -5,6 +5,7 @@
     reason = "helpers of tests are not recognised as tests"
 )]
 
+mod cold;
 mod common;
 mod crash;
 mod damage;

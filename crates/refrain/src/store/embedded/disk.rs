@@ -10,6 +10,8 @@ use std::{
 };
 
 use rustix::io::Errno;
+#[cfg(target_os = "linux")]
+use rustix::io::ReadWriteFlags;
 
 /// A file system.
 pub trait Disk: Debug + Send + Sync + 'static {
@@ -75,6 +77,15 @@ pub trait DiskFile: Debug + Send + Sync + 'static {
     /// Any error of the file system.
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize>;
 
+    /// Like [`read_at`](Self::read_at), but returns [`WouldBlock`](ErrorKind::WouldBlock) instead of waiting for the
+    /// device, or if the file cannot tell whether it would wait.
+    ///
+    /// # Errors
+    /// Any error of the file system.
+    fn read_cached_at(&self, _bytes: &mut [u8], _offset: u64) -> io::Result<usize> {
+        Err(ErrorKind::WouldBlock.into())
+    }
+
     /// Makes all writes to the file durable.
     ///
     /// # Errors
@@ -120,16 +131,14 @@ impl dyn DiskFile {
 
     /// Fills `bytes` from `offset`; returns how many bytes there were.
     pub(crate) fn read_full_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
-        let mut filled = 0;
-        while filled < bytes.len() {
-            match self.read_at(&mut bytes[filled..], offset + filled as u64) {
-                Ok(0) => break,
-                Ok(read) => filled += read,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(filled)
+        fill(bytes, offset, |bytes, offset| self.read_at(bytes, offset))
+    }
+
+    /// Like [`read_full_at`](Self::read_full_at), but does not wait for the device: `WouldBlock` instead.
+    pub(crate) fn read_cached_full_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        fill(bytes, offset, |bytes, offset| {
+            self.read_cached_at(bytes, offset)
+        })
     }
 
     pub(crate) fn read_whole(&self) -> io::Result<Vec<u8>> {
@@ -139,6 +148,23 @@ impl dyn DiskFile {
         bytes.truncate(filled);
         Ok(bytes)
     }
+}
+
+fn fill(
+    bytes: &mut [u8],
+    offset: u64,
+    read: impl Fn(&mut [u8], u64) -> io::Result<usize>,
+) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match read(&mut bytes[filled..], offset + filled as u64) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
 }
 
 /// Replaces a file atomically: after a crash it has the old or the new content, never a part of it.
@@ -232,6 +258,17 @@ impl DiskFile for File {
 
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
         FileExt::read_at(self, bytes, offset)
+    }
+
+    #[cfg(target_os = "linux")]
+    fn read_cached_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut buffers = [io::IoSliceMut::new(bytes)];
+        let read = rustix::io::preadv2(self, &mut buffers, offset, ReadWriteFlags::NOWAIT);
+        read.map_err(|errno| match errno {
+            // The file system, or the system, has no reads that do not wait.
+            Errno::OPNOTSUPP | Errno::NOSYS => ErrorKind::WouldBlock.into(),
+            errno => errno.into(),
+        })
     }
 
     fn sync(&self) -> io::Result<()> {

@@ -8,6 +8,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    task::Poll,
 };
 
 use bytes::Bytes;
@@ -209,15 +210,31 @@ impl Segment {
     /// Reads the record whose image is at this position.
     pub(super) fn read(&self, id: RecordId, at: Location) -> Result<Record> {
         let mut bytes = vec![0; at.len()];
-        let offset = u64::from(at.offset);
-        let filled = self
-            .file
-            .read_full_at(&mut bytes, offset)
-            .map_err(|error| {
-                let message = format!("{}: offset {offset} cannot be read", self.path.display());
-                Error::new(ErrorKind::Unavailable, message).with_source(error)
-            })?;
-        bytes.truncate(filled);
+        let read = self.file.read_full_at(&mut bytes, at.offset.into());
+        self.decode(id, at, bytes, read)
+    }
+
+    /// Like [`read`](Self::read), but `Pending` if the disk would have to be waited for.
+    pub(super) fn read_cached(&self, id: RecordId, at: Location) -> Result<Poll<Record>> {
+        let mut bytes = vec![0; at.len()];
+        match self.file.read_cached_full_at(&mut bytes, at.offset.into()) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Poll::Pending),
+            read => self.decode(id, at, bytes, read).map(Poll::Ready),
+        }
+    }
+
+    fn decode(
+        &self,
+        id: RecordId,
+        at: Location,
+        mut bytes: Vec<u8>,
+        read: io::Result<usize>,
+    ) -> Result<Record> {
+        let offset = at.offset.into();
+        bytes.truncate(read.map_err(|error| {
+            let message = format!("{}: offset {offset} cannot be read", self.path.display());
+            Error::new(ErrorKind::Unavailable, message).with_source(error)
+        })?);
         let record = super::image::decode(at.kind(), id, &Bytes::from(bytes));
         record.flatten().ok_or_else(|| self.damaged(id, offset))
     }
