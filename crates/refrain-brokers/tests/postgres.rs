@@ -71,7 +71,7 @@ mod suite {
         broker_suite::run(Table(tokio::sync::Mutex::new(server))).await;
     }
 }
-use support::{SOON, full, nothing, one, text};
+use support::{SOON, full, nothing, one, outage_shows, text};
 
 /// Longer than this process is ever stalled.
 const ACK_WAIT: Duration = Duration::from_secs(1);
@@ -162,7 +162,7 @@ async fn a_message_arrives_as_it_was_published() {
 }
 
 #[tokio::test]
-async fn a_plain_insert_is_a_message_and_wakes_who_waits() {
+async fn plain_insert_is_delivered_and_wakes_a_waiting_pull() {
     let schema = Schema::new().await;
     let mut source = schema.source();
     // A long `ack_wait` makes the polling interval 250 ms, so that a faster delivery comes from `NOTIFY`.
@@ -210,7 +210,7 @@ async fn publishing_belongs_to_the_callers_transaction() {
 }
 
 #[tokio::test]
-async fn an_id_is_taken_once_while_its_message_is_there() {
+async fn duplicate_id_is_ignored_while_its_message_exists() {
     let schema = Schema::new().await;
     let broker = schema.open().await;
     let message = Message::new("x").with_id("one");
@@ -222,11 +222,15 @@ async fn an_id_is_taken_once_while_its_message_is_there() {
     held.ticket.ack().await.unwrap();
     nothing(&broker, ACK_WAIT * 2).await;
     broker.publish("orders", &message).await.unwrap();
-    assert_eq!(one(&broker).await.attempt, 1, "it is let through again");
+    assert_eq!(
+        one(&broker).await.attempt,
+        1,
+        "a republished message starts again"
+    );
 }
 
 #[tokio::test]
-async fn what_is_not_heard_of_comes_again_and_the_first_has_no_say() {
+async fn unacknowledged_message_is_redelivered_and_the_first_ticket_is_void() {
     let schema = Schema::new().await;
     let (first, second) = (schema.open().await, schema.open().await);
     publish(&first, &[("a", None), ("b", Some("g")), ("c", None)]).await;
@@ -258,7 +262,7 @@ async fn what_is_not_heard_of_comes_again_and_the_first_has_no_say() {
 }
 
 #[tokio::test]
-async fn giving_back_what_is_somebody_elses_changes_nothing() {
+async fn returning_a_message_of_another_holder_changes_nothing() {
     let schema = Schema::new().await;
     let broker = schema.open().await;
     publish(&broker, &[("a", None)]).await;
@@ -270,7 +274,7 @@ async fn giving_back_what_is_somebody_elses_changes_nothing() {
 }
 
 #[tokio::test]
-async fn what_is_prolonged_stays() {
+async fn extended_delivery_is_not_redelivered() {
     let schema = Schema::new().await;
     let (broker, other) = (schema.open().await, schema.open().await);
     publish(&broker, &[("a", None)]).await;
@@ -284,7 +288,7 @@ async fn what_is_prolonged_stays() {
 }
 
 #[tokio::test]
-async fn what_is_given_back_comes_after_its_delay_and_not_before() {
+async fn returned_message_is_redelivered_after_its_delay() {
     let schema = Schema::new().await;
     let (broker, other) = (schema.open().await, schema.open().await);
     for delay in [Duration::ZERO, ACK_WAIT / 2, ACK_WAIT * 3] {
@@ -300,7 +304,7 @@ async fn what_is_given_back_comes_after_its_delay_and_not_before() {
 }
 
 #[tokio::test]
-async fn a_group_is_handed_out_one_at_a_time_and_in_order() {
+async fn group_is_delivered_one_message_at_a_time_in_order() {
     let schema = Schema::new().await;
     let (broker, other) = (schema.open().await, schema.open().await);
     let (g, h) = (Some("g"), Some(""));
@@ -337,7 +341,7 @@ async fn a_group_is_handed_out_one_at_a_time_and_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_at_once_keep_every_groups_order_and_share_the_work() {
+async fn concurrent_consumers_keep_group_order_and_share_the_work() {
     const GROUPS: usize = 10;
     const EACH: usize = 20;
     let schema = Schema::new().await;
@@ -381,7 +385,7 @@ async fn many_at_once_keep_every_groups_order_and_share_the_work() {
 }
 
 #[tokio::test]
-async fn every_group_has_its_turn() {
+async fn groups_take_turns() {
     let schema = Schema::new().await;
     let broker = schema.open().await;
     for group in ["a", "b", "c", "d"] {
@@ -406,13 +410,13 @@ async fn a_pull_that_is_dropped_loses_nothing() {
         assert!(dropped.is_err());
         publish(&broker, &[("x", None)]).await;
         let delivery = one(&broker).await;
-        assert_eq!(delivery.attempt, 1, "it is not waited for a redelivery");
+        assert_eq!(delivery.attempt, 1, "delivered only after a redelivery");
         delivery.ticket.ack().await.unwrap();
     }
 }
 
 #[tokio::test]
-async fn the_table_is_made_once_and_by_whoever_may() {
+async fn table_is_created_once_by_a_user_with_permission() {
     let schema = Schema::new().await;
     assert!(migrate(&schema.url()).await.unwrap());
     assert!(!migrate(&schema.url()).await.unwrap());
@@ -428,7 +432,7 @@ async fn the_table_is_made_once_and_by_whoever_may() {
 }
 
 #[tokio::test]
-async fn a_table_that_is_another_one_is_told_of() {
+async fn table_with_other_columns_is_reported() {
     let schema = Schema::new().await;
     let client = schema.client().await;
     client
@@ -509,6 +513,19 @@ async fn a_server_that_is_killed_in_mid_load_loses_nothing() {
             delivery.ticket.ack().await.unwrap();
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outage_shows_until_the_server_is_back() {
+    let server = std::cell::RefCell::new(PrivatePostgres::start().unwrap());
+    let source = Source::new(server.borrow().url(), "orders", "c");
+    let broker = PostgresQueue::connect(&source).await.unwrap();
+    outage_shows(
+        &broker,
+        || server.borrow_mut().kill().unwrap(),
+        || server.borrow_mut().restart().unwrap(),
+    )
+    .await;
 }
 
 /// A PgBouncer in transaction mode shares connections, so that other clients would get the queue's settings and LISTEN.
