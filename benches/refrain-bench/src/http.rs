@@ -26,6 +26,7 @@ const FIRST_PROCESSOR_MAX: f64 = 1.4;
 const FILE_64_MIN: f64 = 0.4;
 const FILE_256_MIN: f64 = 0.55;
 const REPLAY_MIN: f64 = 1.7;
+const FILE_REPLAY_MIN: f64 = 1.2;
 const REPLAY_DIRECT_MIN: f64 = 0.75;
 const PASS_MIN: f64 = 0.9;
 
@@ -40,11 +41,12 @@ pub(crate) enum Front {
     Chaos,
 }
 
-const SYSTEMS: [(&str, Front, u64, Keys); 9] = [
+const SYSTEMS: [(&str, Front, u64, Keys); 10] = [
     ("direct", Front::Direct, CONNECTIONS, Keys::Other),
     ("nginx", Front::Nginx, CONNECTIONS, Keys::New),
     ("memory, first", Front::Memory, CONNECTIONS, Keys::New),
     ("memory, replay", Front::Memory, CONNECTIONS, Keys::Stored),
+    ("file, replay", Front::File, CONNECTIONS, Keys::Stored),
     ("unguarded", Front::Memory, CONNECTIONS, Keys::Other),
     ("nginx, 64", Front::Nginx, 64, Keys::New),
     ("file, first, 64", Front::File, 64, Keys::New),
@@ -57,7 +59,7 @@ pub(crate) fn tie_clients() -> Result<()> {
     let processors = std::thread::available_parallelism()?.get();
     ensure!(
         processors > OTHERS,
-        "two processors are needed: one for who is measured, one for the others"
+        "two processors are needed: one for the measured process, one for the clients and the upstream"
     );
     peers::tie_self(OTHERS)
 }
@@ -81,6 +83,7 @@ pub(crate) fn run(setup: &Setup, report: &mut Report) -> Result<()> {
         nginx,
         first,
         replay,
+        file_replay,
         pass,
         nginx_64,
         file_64,
@@ -92,8 +95,9 @@ pub(crate) fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     };
     for (what, ours, theirs, min) in [
         ("memory, first / nginx", first, nginx, FIRST_MIN),
-        ("replay / nginx", replay, nginx, REPLAY_MIN),
-        ("replay / direct", replay, direct, REPLAY_DIRECT_MIN),
+        ("memory, replay / nginx", replay, nginx, REPLAY_MIN),
+        ("memory, replay / direct", replay, direct, REPLAY_DIRECT_MIN),
+        ("file, replay / nginx", file_replay, nginx, FILE_REPLAY_MIN),
         ("unguarded / nginx", pass, nginx, PASS_MIN),
         ("file, first / nginx, 64", file_64, nginx_64, FILE_64_MIN),
         (
@@ -119,7 +123,7 @@ pub(crate) fn round(setup: &Setup, front: Front, connections: u64, keys: Keys) -
     let round = || try_round(setup, front, connections, keys);
     match round() {
         Err(error) if matches!(front, Front::Nginx) => {
-            println!("  nginx did not answer as it should, and is measured once more: {error:#}");
+            println!("  nginx returned an unexpected response; measuring it again: {error:#}");
             round()
         }
         round => round,
