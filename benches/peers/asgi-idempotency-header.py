@@ -25,7 +25,7 @@ def ledger():
 @app.post("/v1/refunds")
 async def pay(request: Request):
     if "authorization" not in request.headers:
-        return JSONResponse({"error": "who are you?"}, 401)
+        return JSONResponse({"error": "authentication required"}, 401)
     if request.headers.get("content-type") != "application/json":
         return JSONResponse({"error": "JSON alone"}, 415)
     try:

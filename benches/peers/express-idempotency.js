@@ -1,4 +1,4 @@
-// express-idempotency, as its README says: the middleware for all POST, and a handler that asks whether it was a hit.
+// express-idempotency, as its README says: the middleware for all POST, and a handler that checks whether it was a hit.
 
 const { getSharedIdempotencyService, idempotency } = require("express-idempotency");
 const { serve } = require("./payments.js");

@@ -1,4 +1,4 @@
-// The payments service that all peers in JavaScript guard; without a guard it is what our own proxy stands in front of.
+// The payments service that all peers in JavaScript guard; without a guard it is the upstream of our own proxy.
 
 const fs = require("node:fs");
 const path = require("node:path");
@@ -26,7 +26,7 @@ async function pay(request, response) {
 }
 
 function caller(request, response, next) {
-  if (!request.get("authorization")) return response.status(401).json({ error: "who are you?" });
+  if (!request.get("authorization")) return response.status(401).json({ error: "authentication required" });
   next();
 }
 

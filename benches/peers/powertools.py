@@ -1,4 +1,4 @@
-"""Powertools' idempotency utility with Redis, around the function that pays, behind FastAPI.
+"""Powertools' idempotency utility with Redis, around the payment function, in FastAPI.
 
 The key is caller, header and path. The context, which on AWS tells the time that is left, leaves one second: that is
 the lease. Payload validation is off: with Redis it refuses every duplicate, because the record loses its payload's hash
@@ -45,7 +45,7 @@ def ledger():
 @app.post("/v1/refunds")
 async def pay(request: Request):
     if "authorization" not in request.headers:
-        return JSONResponse({"error": "who are you?"}, 401)
+        return JSONResponse({"error": "authentication required"}, 401)
     if request.headers.get("content-type") != "application/json":
         return JSONResponse({"error": "JSON alone"}, 415)
     if not (key := request.headers.get("idempotency-key")):
@@ -59,7 +59,7 @@ async def pay(request: Request):
         return JSONResponse({"error": str(refused)}, refused.status)
     except IdempotencyAlreadyInProgressError:
         return JSONResponse({"error": "in progress"}, 409, {"retry-after": "1"})
-    # A cookie would be set again with every replay, which cannot be told here; it would be our mistake.
+    # No cookie: this code cannot recognise a replay, so it would set the cookie again, which would be our mistake.
     return JSONResponse(answer, 201, {"location": payments.headers(answer)["location"]})
 
 

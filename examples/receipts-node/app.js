@@ -2,7 +2,7 @@
 //
 //   DATABASE_URL=postgres://app@localhost/app PORT=3000 node app.js
 //
-// The table comes from `refrain migrate --receipts --print`; `refrain.toml` is beside this file.
+// The table comes from `refrain migrate --receipts --print`; `refrain.toml` is next to this file.
 
 const express = require("express");
 const { Pool } = require("pg");
@@ -23,12 +23,12 @@ app.post("/v1/payments", async (request, response) => {
     await receipt(db, request, 201, body);
     return body;
   });
-  // Committed: payment and receipt, or neither.
+  // Payment and receipt are committed together, or neither.
   await fail(request, "after-commit");
   response.status(201).type("application/json").send(body);
 });
 
-// The one INSERT. Without Refrain in front there are no headers, and no receipt.
+// Inserts the receipt. Without Refrain in front there are no headers, and no receipt.
 async function receipt(db, request, status, body) {
   const record = request.get("Refrain-Record");
   if (record === undefined) return;
@@ -47,7 +47,7 @@ async function transaction(work) {
     db.release();
     return result;
   } catch (error) {
-    // Closed and not given back: whatever it had begun is rolled back.
+    // Close the connection instead of returning it to the pool, so that the transaction is rolled back.
     db.release(error);
     throw error;
   }
@@ -58,12 +58,12 @@ app.get("/ledger", async (_, response) => {
   response.json(rows);
 });
 
-// What the tests break on purpose; a real service has nothing like it.
+// Faults that the tests inject; a real service does not have this.
 async function fail(request, moment) {
   const fault = request.get("X-Fail");
   if (fault === `die-${moment}`) process.kill(process.pid, "SIGKILL");
   if (fault === `hang-${moment}`) await new Promise(() => {});
-  if (fault === `error-${moment}`) throw new Error("as told");
+  if (fault === `error-${moment}`) throw new Error("injected fault");
 }
 
 const server = app.listen(process.env.PORT ?? 3000, "127.0.0.1", () => {

@@ -2,7 +2,7 @@
 
     DATABASE_URL=postgres://app@localhost/app uvicorn app:app --port 3000
 
-The table comes from `refrain migrate --receipts --print`; `refrain.toml` is beside this file.
+The table comes from `refrain migrate --receipts --print`; `refrain.toml` is next to this file.
 """
 
 import json
@@ -19,7 +19,7 @@ DATABASE_URL = os.environ["DATABASE_URL"]
 
 @app.post("/v1/payments")
 def pay(payment: dict, request: Request) -> Response:
-    """Plain `def`: FastAPI runs it on a thread of its own, so the driver may block."""
+    """A plain `def`: FastAPI runs it in a thread pool, so the driver may block."""
     with psycopg.connect(DATABASE_URL) as db:
         with db.transaction():
             row = db.execute(
@@ -29,13 +29,13 @@ def pay(payment: dict, request: Request) -> Response:
             body = json.dumps({"id": row[0], "amount": payment["amount"]})
             fail(request, "before-commit")
             receipt(db, request, 201, body)
-        # Committed: payment and receipt, or neither.
+        # Payment and receipt are committed together, or neither.
         fail(request, "after-commit")
         return Response(body, 201, media_type="application/json")
 
 
 def receipt(db, request: Request, status: int, body: str) -> None:
-    """The one INSERT. Without Refrain in front there are no headers, and no receipt."""
+    """Inserts the receipt. Without Refrain in front there are no headers, and no receipt."""
     record = request.headers.get("refrain-record")
     if record is not None:
         db.execute(
@@ -52,11 +52,11 @@ def ledger() -> list:
 
 
 def fail(request: Request, moment: str) -> None:
-    """What the tests break on purpose; a real service has nothing like it."""
+    """Faults that the tests inject; a real service does not have this."""
     match request.headers.get("x-fail"):
         case fault if fault == f"die-{moment}":
             os.kill(os.getpid(), signal.SIGKILL)
         case fault if fault == f"hang-{moment}":
             time.sleep(600)
         case fault if fault == f"error-{moment}":
-            raise RuntimeError("as told")
+            raise RuntimeError("injected fault")

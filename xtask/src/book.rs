@@ -63,11 +63,11 @@ pub(crate) fn run() -> ExitCode {
         Err(error) => cargo::not_run(&error),
         Ok(status) if !status.success() => cargo::exit_code(status),
         Ok(_) if findings.is_empty() => {
-            println!("xtask book: {BUILT}/index.html, nothing found");
+            println!("xtask book: wrote {BUILT}/index.html, no problems found");
             ExitCode::SUCCESS
         }
         Ok(_) => {
-            println!("xtask book: {} to mend", findings.len());
+            println!("xtask book: {} problems to fix", findings.len());
             ExitCode::FAILURE
         }
     }

@@ -49,6 +49,6 @@ pub(crate) fn exit_code(status: ExitStatus) -> ExitCode {
 
 /// Reports that a child process could not be started or followed.
 pub(crate) fn not_run(error: &std::io::Error) -> ExitCode {
-    eprintln!("xtask: cargo could not be run: {error}; is it on the PATH?");
+    eprintln!("xtask: cannot run cargo: {error}; check that it is on the PATH");
     ExitCode::FAILURE
 }

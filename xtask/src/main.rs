@@ -21,21 +21,21 @@ Usage: cargo xtask COMMAND [ARGUMENT]...
 
 Commands:
   test [--repeat N] [--busy] [ARGUMENT]...
-                       run every test of the workspace; arguments go on to `cargo test`.
-                       Installs what is missing (servers, Python, Node, Chromium), brings up the servers
-                       that tests need, and takes them down again.
-                       --repeat N  run N times in a row with the same servers; print a line for each run,
-                                   and name the tests that failed at the end
-                       --busy      keep every core busy with another process meanwhile
-  services             bring those servers up, print their addresses, and keep them until Ctrl-C
+                       run every test of the workspace; arguments are passed to `cargo test`.
+                       Installs missing programs (servers, Python, Node, Chromium), starts the servers
+                       that tests need, and stops them at the end.
+                       --repeat N  run N times with the same servers; print a line for each run,
+                                   and list the failed tests at the end
+                       --busy      keep every core busy with another process
+  services             start these servers, print their addresses, and keep them running until Ctrl-C
   bench [NAME]...      run the benchmarks, all of them or those named
-  peers                verify the idempotency libraries of others, and write docs/peers.md;
+  peers                run `refrain verify` on other idempotency libraries, and write docs/peers.md;
                        installs them into target/peers
-  lint-corpus [PART]   print how the rules of `refrain lint` do on the labelled corpus,
-                       or on the files of it whose names hold PART
-  tidy                 check the house rules that no compiler checks
+  lint-corpus [PART]   print precision and recall of the `refrain lint` rules on the labelled corpus,
+                       or on its files whose names contain PART
+  tidy                 check project rules that the compiler does not check
   book                 build the documentation into target/book, and check its links, examples and generated pages
-  reference            write the generated pages of the documentation anew
+  reference            regenerate the generated pages of the documentation
   help                 print this page
 
 Exit codes: 0 fine, 1 a check found something, 2 usage,
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let (command, rest) = match arguments.split_first() {
         Some((command, rest)) => (command.as_str(), rest),
-        None => return usage("no command was given"),
+        None => return usage("no command given"),
     };
     match command {
         "test" => test::run(rest),
@@ -72,7 +72,7 @@ fn main() -> ExitCode {
             print!("{HELP}");
             ExitCode::SUCCESS
         }
-        other => usage(&format!("there is no command `{other}`")),
+        other => usage(&format!("unknown command `{other}`")),
     }
 }
 

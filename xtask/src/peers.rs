@@ -113,7 +113,7 @@ fn verified(peer: &Peer, place: &Path, redis: &str) -> io::Result<Vec<Said>> {
     match output.status.code() {
         Some(0 | 1) if !said.is_empty() => Ok(said),
         _ => Err(io::Error::other(format!(
-            "{} could not be verified: {}; its command was {command}",
+            "cannot verify {}: {}; its command was {command}",
             peer.name,
             String::from_utf8_lossy(&output.stderr).trim(),
         ))),
@@ -176,7 +176,7 @@ impl Upstream {
             }
             thread::sleep(START_STEP);
         }
-        Err(io::Error::other("the service does not listen"))
+        Err(io::Error::other("the service did not start to listen"))
     }
 }
 

@@ -92,7 +92,7 @@ pub(crate) fn run() -> ExitCode {
     }
     // A reader on a pipe must get the lines at once.
     let _ = io::stdout().flush();
-    eprintln!("xtask services: up until Ctrl-C");
+    eprintln!("xtask services: running until Ctrl-C");
     loop {
         // A signal ends the process, and the guards clean up.
         thread::park();
@@ -115,7 +115,7 @@ impl Services {
         let ended = starting.map(|thread| thread.join());
         let mut services = Vec::new();
         for up in ended {
-            services.push(up.map_err(|_| "a service's thread panicked")??);
+            services.push(up.map_err(|_| "the thread of a service panicked")??);
         }
         Ok(Self(services))
     }
@@ -168,7 +168,7 @@ impl Service {
         let failed = |error: io::Error| format!("{}: {error}", self.name);
         let (how, held) = match way {
             ServiceOrigin::Given(url) => (
-                format!("as {} says", self.url_variable),
+                format!("from {}", self.url_variable),
                 self.check(url).map_err(failed)?,
             ),
             ServiceOrigin::Private => {

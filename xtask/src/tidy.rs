@@ -8,6 +8,7 @@ use std::{fmt, process::ExitCode};
 use crate::cargo;
 
 mod links;
+mod phrases;
 mod problems;
 mod rust;
 mod text;
@@ -21,11 +22,12 @@ use tree::Tree;
 /// A rule: takes the whole tree and returns the violations.
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [Rule; 10] = [
+const RULES: [Rule; 11] = [
     text::length,
     text::leftovers,
     text::white_space,
     text::last_newline,
+    phrases::home_made,
     rust::opening_doc,
     rust::pure_record,
     rust::no_driver,
@@ -39,7 +41,7 @@ pub(crate) fn run() -> ExitCode {
     let tree = match Tree::read(&cargo::root()) {
         Ok(tree) => tree,
         Err(error) => {
-            eprintln!("xtask tidy: the tree could not be read: {error}");
+            eprintln!("xtask tidy: cannot read the source tree: {error}");
             return ExitCode::FAILURE;
         }
     };
@@ -49,11 +51,11 @@ pub(crate) fn run() -> ExitCode {
     }
     match findings.len() {
         0 => {
-            println!("xtask tidy: {} files, nothing found", tree.files.len());
+            println!("xtask tidy: {} files, no problems found", tree.files.len());
             ExitCode::SUCCESS
         }
         count => {
-            println!("xtask tidy: {count} to mend");
+            println!("xtask tidy: {count} problems to fix");
             ExitCode::FAILURE
         }
     }

@@ -18,12 +18,12 @@ pub(crate) fn root(asked: Option<&Path>) -> Result<PathBuf> {
         None => beside_build()?,
     };
     fs::create_dir_all(&root)
-        .with_context(|| format!("the folder {} cannot be made", root.display()))?;
+        .with_context(|| format!("cannot create the folder {}", root.display()))?;
     let root = root.canonicalize()?;
     let system = machine::file_system(&root);
     if ["tmpfs", "ramfs"].contains(&system.as_str()) {
         bail!(
-            "{} lies in memory ({system}); name a folder on a disk with --folder",
+            "{} is in memory ({system}); pass a folder on a disk with --folder",
             root.display()
         );
     }
@@ -36,14 +36,14 @@ fn beside_build() -> Result<PathBuf> {
     let target = binary
         .parent()
         .and_then(Path::parent)
-        .context("the binary lies in no build folder")?;
+        .context("the binary is not in a build folder")?;
     Ok(target.join("bench"))
 }
 
 /// A new folder in `root`, removed on drop.
 pub(crate) fn fresh(root: &Path) -> Result<TempDir> {
     let made = tempfile::Builder::new().prefix("run-").tempdir_in(root);
-    made.with_context(|| format!("no folder can be made in {}", root.display()))
+    made.with_context(|| format!("cannot create a folder in {}", root.display()))
 }
 
 /// Flushes pending writes and deletions to the disk before a round starts.

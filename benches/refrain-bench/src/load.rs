@@ -152,7 +152,10 @@ impl Client {
             return Ok(false);
         };
         let text = std::str::from_utf8(&self.answer[..head])?;
-        ensure!(text.starts_with("HTTP/1.1 200"), "an answer was {text}");
+        ensure!(
+            text.starts_with("HTTP/1.1 200"),
+            "unexpected response: {text}"
+        );
         let mut fields = text.lines().filter_map(|line| line.split_once(": "));
         let len = fields.find(|(name, _)| name.eq_ignore_ascii_case("content-length"));
         let (_, len) = len.context("no content-length")?;

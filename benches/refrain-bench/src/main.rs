@@ -107,7 +107,7 @@ pub(crate) struct Options {
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(seconds) if (0.1..=600.0).contains(&seconds) => Ok(seconds),
-        _ => Err("0.1 to 600 are taken".into()),
+        _ => Err("must be 0.1 to 600 seconds".into()),
     }
 }
 

@@ -97,7 +97,7 @@ async fn measure(url: &str, queue: &str, store: Option<&std::path::Path>) -> Res
     let seconds = start.elapsed().as_secs_f64();
     ensure!(
         tally.get(Count::Completed) >= MESSAGES,
-        "not all were handled"
+        "not all messages were handled"
     );
     broker.close().await?;
     Ok(MESSAGES as f64 / seconds)
@@ -187,10 +187,10 @@ fn memory(setup: &Setup, report: &mut Report) -> Result<()> {
     };
     let keys = records as f64;
     let grown = (at(keys)? - at(0.0)?) / keys;
-    let what = "bytes of memory a key, embedded store included";
+    let what = "bytes of memory per key, including the embedded store";
     report.target(what, &[grown], Need::AtMost(KEY_BYTES_MAX));
     let again = (at(keys * 2.0)? - at(keys)?) / keys;
-    let what = "bytes of memory a message more, of a key that is known";
+    let what = "bytes of memory per further message with a known key";
     report.target(what, &[again], Need::AtMost(DUPLICATES_BYTES_MAX));
     Ok(())
 }

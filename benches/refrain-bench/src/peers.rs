@@ -101,7 +101,7 @@ impl Peer {
         let output = child.stdout.take().context("the process has no output")?;
         let mut lines = BufReader::new(output).lines();
         let address = loop {
-            let line = lines.next().context("the process ended at once")??;
+            let line = lines.next().context("the process exited at once")??;
             let told = TOLD.iter().find_map(|told| line.strip_prefix(told));
             if let Some(address) = told.and_then(|told| told.split(' ').next()) {
                 break address.parse()?;
@@ -192,7 +192,9 @@ fn nginx_binary() -> Result<PathBuf> {
     let folder = std::env::current_exe()?.with_file_name("nginx-package");
     let binary = folder.join("usr/sbin/nginx");
     if !binary.exists() {
-        println!("  nginx is not installed: its package is fetched, and unpacked beside the build");
+        println!(
+            "  nginx is not installed; downloading its package and unpacking it next to the build"
+        );
         fs::create_dir_all(&folder)?;
         run(Command::new("apt-get")
             .args(["download", "nginx"])
@@ -200,12 +202,12 @@ fn nginx_binary() -> Result<PathBuf> {
         let package = fs::read_dir(&folder)?
             .filter_map(|entry| Some(entry.ok()?.path()))
             .find(|path| path.extension().is_some_and(|it| it == "deb"))
-            .context("no package came")?;
+            .context("no package was downloaded")?;
         run(Command::new("dpkg-deb").arg("-x").arg(package).arg(&folder))?;
     }
     ensure!(
         binary.exists(),
-        "nginx could not be had; install it with apt-get install nginx"
+        "cannot install nginx; run apt-get install nginx"
     );
     Ok(binary)
 }
@@ -213,7 +215,7 @@ fn nginx_binary() -> Result<PathBuf> {
 fn run(command: &mut Command) -> Result<()> {
     let output = command
         .output()
-        .map_err(|error| anyhow!("{command:?}: {error}; install nginx yourself"))?;
+        .map_err(|error| anyhow!("{command:?}: {error}; run apt-get install nginx"))?;
     if !output.status.success() {
         bail!("{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     }

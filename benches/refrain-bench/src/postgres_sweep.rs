@@ -140,7 +140,10 @@ async fn sweeping_round(
     });
     let round = work::round(subject, plan, run).await?;
     let swept = sweep.await??;
-    ensure!(swept > 0, "nothing was swept, though its time is over");
+    ensure!(
+        swept > 0,
+        "no record was swept, although retention has ended"
+    );
     Ok((round, swept))
 }
 

@@ -92,7 +92,7 @@ impl RawLog {
     async fn ask(&self, id: RecordId, body: Option<Vec<u8>>) -> Result<bool> {
         let (answer, answered) = oneshot::channel();
         self.push(Job { id, body, answer });
-        answered.await.context("the raw log ended")
+        answered.await.context("the raw log thread stopped")
     }
 
     fn push(&self, job: Job) {
@@ -250,7 +250,7 @@ impl Writer {
     }
 
     fn next_file(&mut self) -> Result<Arc<File>> {
-        let file = Arc::new(self.files.recv().context("no file could be made")?);
+        let file = Arc::new(self.files.recv().context("cannot create a file")?);
         let mut files = write(&self.shared.files);
         self.number = files.len() as u32;
         files.push(file.clone());

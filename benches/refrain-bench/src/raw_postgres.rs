@@ -95,7 +95,7 @@ impl RawPostgres {
             body,
             answer,
         };
-        writer.send(job).ok().context("a writer ended")?;
+        writer.send(job).ok().context("a writer thread stopped")?;
         answered.await.context("a statement failed or refused")
     }
 }
@@ -140,7 +140,7 @@ async fn write_batch(client: &Client, work: &Statement, batch: &mut Vec<Job>) ->
         };
         let at = jobs.binary_search_by_key(&id, |job| job.id.0);
         let job = at.ok().map(|at| replace_answer(&mut jobs[at]));
-        let _ = job.context("an answer for nobody")?.send(answer);
+        let _ = job.context("a reply without a request")?.send(answer);
     }
     Ok(())
 }

@@ -209,7 +209,7 @@ fn short(value: f64) -> String {
 pub(crate) fn write_json(path: &Path, machine: &Machine, reports: &[Report]) -> Result<()> {
     let all = serde_json::json!({ "machine": machine, "benchmarks": reports });
     let text = serde_json::to_string_pretty(&all)? + "\n";
-    fs::write(path, text).with_context(|| format!("{} cannot be written", path.display()))
+    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
 #[cfg(test)]

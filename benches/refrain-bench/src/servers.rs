@@ -64,7 +64,7 @@ pub(crate) fn round<S: Server, E: Engine>(
 /// Opens our store at an address.
 pub(crate) async fn open(address: &str) -> Result<Subject<AnyStore>> {
     let store = refrain_stores::open(address).await;
-    let store = store.with_context(|| format!("the store at {address} does not open"))?;
+    let store = store.with_context(|| format!("cannot open the store at {address}"))?;
     Ok(Subject::new(store))
 }
 

@@ -62,19 +62,19 @@ fn size(setup: &Setup, report: &mut Report, folder: &Path) -> Result<()> {
     let bytes = folder::bytes_on_disk(folder)? as f64 / setup.options.records as f64;
     report.figure(
         "on disk after closing, everything included",
-        "B a record",
+        "B per record",
         &[bytes],
     );
     report.target(
-        "bytes on disk a record",
+        "bytes on disk per record",
         &[bytes],
         Need::AtMost(DISK_BYTES_MAX),
     );
     let opened = child::open(folder)?;
     let bytes = opened.resident_bytes / opened.records;
-    report.figure("memory once open (resident)", "B a record", &[bytes]);
+    report.figure("memory once open (resident)", "B per record", &[bytes]);
     report.target(
-        "bytes of memory a record",
+        "bytes of memory per record",
         &[bytes],
         Need::AtMost(MEMORY_BYTES_MAX),
     );

@@ -53,7 +53,7 @@ pub(crate) fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     for (at, name) in [(1, "dropping"), (2, "compacting")] {
         let slowest = describe(report, name, &rounds[at], &gone[at]);
         report.target(
-            format!("{name}: segments that went, a round"),
+            format!("{name}: deleted segments per round"),
             &gone[at],
             Need::AtLeast(1.0),
         );
@@ -66,7 +66,7 @@ pub(crate) fn run(setup: &Setup, report: &mut Report) -> Result<()> {
 /// Reports the figures; returns the p99.9 of each round.
 fn describe(report: &mut Report, name: &str, rounds: &[Round], gone: &[f64]) -> Vec<f64> {
     store::describe(report, &format!("{name}, {TASKS} tasks"), rounds);
-    report.figure(format!("{name}, segments that went"), "a round", gone);
+    report.figure(format!("{name}, deleted segments"), "a round", gone);
     let slowest = harness::each(rounds, |round| harness::quantile_ms(&round.all(), 0.999));
     report.figure(format!("{name}, p99.9 of all"), "ms", &slowest);
     slowest

@@ -71,8 +71,8 @@ fn round(setup: &Setup, front: Front) -> Result<f64> {
         }
         let effects = upstream.effects.load(Relaxed);
         ensure!(effects == 1, "the upstream ran {effects} times");
-        let first = answered.iter().min().context("nobody was answered")?;
-        let last = answered.iter().max().context("nobody was answered")?;
+        let first = answered.iter().min().context("no client got a response")?;
+        let last = answered.iter().max().context("no client got a response")?;
         Ok((*last - *first).as_secs_f64() * 1_000.0)
     })
 }
@@ -118,7 +118,7 @@ async fn ask(proxy: SocketAddr) -> Result<Instant> {
     let mut answer = Vec::new();
     while !answer.ends_with(b"paid") {
         let read = timeout(PATIENCE, stream.read_buf(&mut answer)).await;
-        let read = read.context("no answer came in time")??;
+        let read = read.context("no response in time")??;
         ensure!(read > 0, "cut off: {}", String::from_utf8_lossy(&answer));
     }
     ensure!(

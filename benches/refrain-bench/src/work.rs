@@ -97,7 +97,7 @@ pub(crate) async fn round_beside<E: Engine>(
     };
     let limit = WARM_UP + plan.measured + STUCK_AFTER;
     let ended = tokio::time::timeout(limit, all).await;
-    ended.context("the round did not end: an operation is stuck")?
+    ended.context("the round did not finish: an operation is stuck")?
 }
 
 async fn work<E: Engine>(
@@ -116,7 +116,7 @@ async fn work<E: Engine>(
             Some(id) => {
                 ensure!(
                     engine.replay(id).await? == id.0,
-                    "another outcome was replayed"
+                    "a different outcome was replayed"
                 );
                 &mut duplicates
             }

@@ -1,6 +1,6 @@
--- Sets how long an entry has been idle, if it is still this delivery's. Answers 1, or 0 where it is somebody else's.
--- KEYS: the stream, the moments before which some are not due.
--- ARGV: group, consumer, id, attempt, idle in ms, delay in ms or '' (and for how long moments are kept, in ms).
+-- Sets how long an entry has been idle, if it still belongs to this delivery. Returns 1, or 0 if it belongs to another delivery.
+-- KEYS: the stream, the due times of delayed entries.
+-- ARGV: group, consumer, id, attempt, idle in ms, delay in ms or '' (and how long due times are kept, in ms).
 local stream, later = KEYS[1], KEYS[2]
 local group, consumer, id = ARGV[1], ARGV[2], ARGV[3]
 local pending = redis.call('XPENDING', stream, group, id, id, 1)[1]

@@ -1,11 +1,11 @@
--- Takes over what was handed out and not heard of since, and what was given back and is due.
--- KEYS: the stream, the moments before which some are not due. ARGV: group, consumer, ack_wait in ms, how many, cursor.
--- Answers: the next cursor; the entries as {id, fields, attempt}; how many are gone from the stream.
+-- Claims entries that were not acknowledged within ack_wait, and returned entries that are due.
+-- KEYS: the stream, the due times of delayed entries. ARGV: group, consumer, ack_wait in ms, how many, cursor.
+-- Returns the next cursor; the entries as {id, fields, attempt}; the number of entries deleted from the stream.
 local stream, later = KEYS[1], KEYS[2]
 local group, consumer, wait = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
--- Without their fields, so that this alone counts as no attempt.
+-- Without their fields, so that this does not count as an attempt.
 local found = redis.call('XAUTOCLAIM', stream, group, consumer, wait, ARGV[5], 'COUNT', ARGV[4], 'JUSTID')
 local taken, gone = {}, 0
 if found[3] then gone = #found[3] end

@@ -1,6 +1,6 @@
--- Forgets consumers that hold nothing: this one, where it ends, or all that were silent for long.
--- One that still holds something stays, because what it holds would be forgotten with it.
--- KEYS: the stream. ARGV: group, the consumer that ends or '', how long the others must have been silent, in ms.
+-- Deletes consumers without pending entries: this one when it closes, or all that were idle for long.
+-- A consumer with pending entries stays, because they would be lost with it.
+-- KEYS: the stream. ARGV: group, the consumer that closes or '', the minimum idle time of the others, in ms.
 local forgotten = 0
 for _, flat in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
   local about = {}

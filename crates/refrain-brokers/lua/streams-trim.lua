@@ -1,5 +1,5 @@
--- Removes what every group has handled. Without a group nothing is known to be handled.
--- KEYS: the stream. Answers how many entries went.
+-- Deletes the entries that every group has handled. Without a group, nothing is deleted.
+-- KEYS: the stream. Returns the number of deleted entries.
 local function is_below(a, b)
   local one, other = {a:match('(%d+)-(%d+)')}, {b:match('(%d+)-(%d+)')}
   for part = 1, 2 do

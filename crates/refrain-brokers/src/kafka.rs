@@ -219,7 +219,7 @@ async fn look(
         list::partitions(&*consumer, &name, &shown, &voice).map(drop)
     });
     asking.await.map_err(|error| {
-        let message = format!("the topics of Kafka at {servers} could not be asked for");
+        let message = format!("cannot read topic metadata from Kafka at {servers}");
         Error::new(ErrorKind::Unavailable, message).with_source(error)
     })?
 }
@@ -284,7 +284,7 @@ impl Broker for Kafka {
                 let _ = consumer.commit_consumer_state(CommitMode::Sync);
             });
             closing.await.map_err(|error| {
-                let message = "the consumer of Kafka could not be closed";
+                let message = "cannot close the Kafka consumer";
                 Error::new(ErrorKind::Unavailable, message).with_source(error)
             })
         })
@@ -445,7 +445,7 @@ impl Kafka {
 impl Seat {
     fn consumer(&self) -> Result<Arc<StreamConsumer<Watch>>> {
         locked(&self.consumer).clone().ok_or_else(|| {
-            let message = "this broker was closed; open it anew to go on";
+            let message = "this broker connection is closed; open a new one";
             Error::new(ErrorKind::Unavailable, message)
         })
     }
@@ -497,7 +497,7 @@ impl Seat {
 
     fn somebody_elses(&self, place: PartitionOffset) -> Error {
         let message = format!(
-            "message {} of partition {} of {} is done with, or its partition was given to somebody else",
+            "message {} of partition {} of {} is already settled, or its partition was assigned to another consumer",
             place.offset, place.partition, self.topic
         );
         Error::new(ErrorKind::Held, message)

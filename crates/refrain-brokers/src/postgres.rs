@@ -102,7 +102,7 @@ impl PostgresQueue {
     pub async fn connect(source: &Source) -> Result<Self> {
         if source.ack_wait < ACK_WAIT_MIN || source.queue.is_empty() {
             let message = format!(
-                "a queue at {} needs a name, and an ack_wait of {ACK_WAIT_MIN:?} or more",
+                "a queue at {} needs a name and an ack_wait of at least {ACK_WAIT_MIN:?}",
                 source.url
             );
             return Err(Error::new(ErrorKind::Invalid, message));
@@ -143,7 +143,7 @@ pub async fn publish_in(
     let taken = client.execute(row::PUBLISH, &columns.parameters()).await;
     taken.map(|rows| rows > 0).map_err(|error| {
         let message = format!(
-            "the message cannot be put into refrain_queue: {}; `refrain migrate --queue --print` shows the table",
+            "cannot insert the message into refrain_queue: {}; compare the table with `refrain migrate --queue --print`",
             table::words(&error)
         );
         Error::new(ErrorKind::Unavailable, message).with_source(error)
@@ -207,7 +207,7 @@ struct Held {
 impl Held {
     fn somebody_elses(&self) -> Error {
         let message = format!(
-            "message {} of queue {} was handed to somebody else, or is done with; it was held for longer than ack_wait",
+            "message {} of queue {} was held longer than ack_wait; it was delivered to another consumer or is already settled",
             self.id, self.desk.queue
         );
         Error::new(ErrorKind::Held, message)

@@ -119,7 +119,7 @@ impl RedisStreams {
         let address = Address::parse(source.url.as_str())?;
         if source.ack_wait < ACK_WAIT_MIN || source.queue.is_empty() || source.consumer.is_empty() {
             let message = format!(
-                "a stream of {} needs a name, a consumer, and an ack_wait of {ACK_WAIT_MIN:?} or more",
+                "a stream at {} needs a name, a consumer name, and an ack_wait of at least {ACK_WAIT_MIN:?}",
                 address.shown
             );
             return Err(Error::new(ErrorKind::Invalid, message));
@@ -267,7 +267,7 @@ impl Ticket for Held {
                 return Ok(());
             }
             let message = format!(
-                "entry {} of stream {} was handed to somebody else, or is done with; it was held for longer than ack_wait",
+                "entry {} of stream {} was held longer than ack_wait; it was delivered to another consumer or is already settled",
                 self.id, self.seat.stream
             );
             Err(Error::new(ErrorKind::Held, message))

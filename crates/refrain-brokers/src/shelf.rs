@@ -138,7 +138,7 @@ impl Shelf {
         };
         state.fetching = None;
         let (since, fetched) = fetched.map_err(|error| {
-            let message = "the fetching of messages broke off";
+            let message = "the task that fetches messages stopped unexpectedly";
             Error::new(ErrorKind::Unavailable, message).with_source(error)
         })?;
         let fetched = fetched?.into_iter().map(|delivery| (since, delivery));
@@ -165,7 +165,7 @@ impl Shelf {
 }
 
 fn closed() -> Error {
-    let message = "this broker was closed; open it anew to go on";
+    let message = "this broker connection is closed; open a new one";
     Error::new(ErrorKind::Unavailable, message)
 }
 

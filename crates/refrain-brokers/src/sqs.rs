@@ -142,9 +142,7 @@ impl Sqs {
             queue, ack_wait, ..
         } = source;
         if *ack_wait < Duration::from_secs(1) || *ack_wait > HIDDEN_MAX {
-            let message = format!(
-                "SQS, {queue}: an ack_wait of {ack_wait:?} cannot be; write one within 1s and 12h"
-            );
+            let message = format!("SQS, {queue}: invalid ack_wait {ack_wait:?}; use 1s to 12h");
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         let publisher = SqsPublisher::connect(source.url.as_str()).await?;
@@ -178,7 +176,7 @@ async fn look(client: &Client, queue: &str, url: &str) -> Result<Option<Duration
     if attributes.contains_key(&Attribute::RedrivePolicy) {
         tracing::warn!(
             queue,
-            "the queue has a redrive policy of its own: SQS may take a message away before the consumer's attempts are used up"
+            "the queue has its own redrive policy: SQS may move a message to its dead-letter queue before the consumer's attempts are exhausted"
         );
     }
     let age_max = attributes.get(&Attribute::MessageRetentionPeriod);
@@ -216,7 +214,7 @@ impl Publisher for SqsPublisher {
             let is_fifo = url.ends_with(".fifo");
             let send = body::write(self.client.send_message().queue_url(url), message, is_fifo);
             let send = send.map_err(|error| {
-                let message = format!("SQS, {destination}: the message cannot be sent");
+                let message = format!("SQS, {destination}: cannot send the message");
                 Error::new(ErrorKind::Invalid, message).with_source(error)
             })?;
             // Not retried: in a standard queue a second message is a duplicate for consumers that do not
@@ -303,7 +301,7 @@ async fn fetch(
             }
             Err(error) if Instant::now() + delays.peek() >= deadline => return Err(error),
             Err(error) => {
-                tracing::debug!(%error, queue = seat.queue, "nothing can be fetched; it is tried again");
+                tracing::debug!(%error, queue = seat.queue, "cannot fetch messages; retrying");
                 sleep(delays.after_failure()).await;
             }
         }

@@ -44,7 +44,8 @@ fn certificates(name: &str, file: &Path) -> Result<Vec<CertificateDer<'static>>>
 }
 
 fn unusable(what: &str, why: impl std::fmt::Display) -> Error {
-    let message =
-        format!("{what} cannot be used: {why}; name a PEM file that this process may read");
+    let message = format!(
+        "cannot use {what}: {why}; use a PEM file that this process has permission to read"
+    );
     Error::new(ErrorKind::Invalid, message)
 }

@@ -20,7 +20,7 @@ use rdkafka::mocking::MockCluster;
 use refrain::consume::{Broker, Delivery, Message, Source};
 use refrain_testkit::{servers::PrivateSqs, wait};
 
-/// What listing costs on a broker.
+/// Properties of listing on a broker.
 #[derive(Clone, Copy)]
 struct Listing {
     /// Whether a letter that a redrive holds is listed.

@@ -1,5 +1,5 @@
-//! Kafka with a consumer: handlers finish in any order, members join and leave, brokers go down, and the
-//! new owner of a partition must start at the first unacknowledged message.
+//! Kafka with a consumer: handlers finish in any order, members join and leave, and brokers go down. The new owner of
+//! a partition must start at the first unacknowledged message, or messages are lost.
 
 #![cfg(feature = "kafka")]
 
@@ -190,8 +190,8 @@ fn replace(bytes: &mut [u8], from: &[u8], to: &[u8]) {
     }
 }
 
-/// Runs a test of this file in a process of its own, and again if the mock cluster has ended that process: now and
-/// then one of its assertions fails when members join again after their connections broke.
+/// Runs a test of this file in its own process, and retries if the mock cluster aborted that process: occasionally
+/// one of its assertions fails when members rejoin after a connection loss.
 fn run_alone(test: &str) {
     for _ in 0..5 {
         let mut command = Command::new(std::env::current_exe().unwrap());
@@ -319,7 +319,7 @@ async fn a_message_arrives_as_it_was_published() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_comes_next_begins_with_the_first_that_is_not_done() {
+async fn next_consumer_starts_at_the_first_unacknowledged_message() {
     let cluster = Cluster::start();
     cluster.make("orders", 1);
     let first = cluster.join("orders", "c").await;
@@ -342,7 +342,7 @@ async fn whoever_comes_next_begins_with_the_first_that_is_not_done() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_given_back_or_dropped_comes_again_counted() {
+async fn returned_or_dropped_message_is_redelivered_with_a_higher_attempt() {
     let cluster = Cluster::start();
     cluster.make("orders", 1);
     let broker = cluster.join("orders", "c").await;
@@ -381,7 +381,7 @@ async fn outage() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_work_is_told_with_the_fix() {
+async fn invalid_settings_are_rejected_with_the_fix() {
     let nowhere = Source::new("kafka://127.0.0.1:1?socket.timeout.ms=1000", "orders", "c");
     let error = Kafka::connect(&nowhere).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
@@ -389,7 +389,7 @@ async fn what_cannot_work_is_told_with_the_fix() {
     let error = Kafka::connect(&odd).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
     assert!(
-        error.to_string().contains("no setting of a name"),
+        error.to_string().contains("does not know a setting"),
         "{error}"
     );
 }

@@ -84,7 +84,7 @@ async fn all_of_a_message_arrives() {
 }
 
 #[tokio::test]
-async fn what_is_acknowledged_is_gone_and_what_is_given_back_returns_in_its_time() {
+async fn acknowledged_messages_are_removed_and_returned_ones_come_after_their_delay() {
     let queue = name("acks");
     let broker = Nats::connect(&source(&queue)).await.unwrap();
     broker.publish(&queue, &Message::new("a")).await.unwrap();
@@ -124,7 +124,7 @@ async fn a_delivery_that_is_held_too_long_returns_unless_it_is_extended() {
 }
 
 #[tokio::test]
-async fn a_message_under_the_same_id_is_held_once() {
+async fn message_with_the_same_id_is_stored_once() {
     let queue = name("same");
     let broker = Nats::connect(&source(&queue)).await.unwrap();
     for id in ["1", "1", "2"] {
@@ -137,7 +137,7 @@ async fn a_message_under_the_same_id_is_held_once() {
 }
 
 #[tokio::test]
-async fn as_many_are_handed_out_as_are_asked_for_and_no_more() {
+async fn pull_returns_at_most_the_requested_number() {
     let queue = name("many");
     let broker = Nats::connect(&source(&queue)).await.unwrap();
     for number in 0..25 {
@@ -153,7 +153,10 @@ async fn as_many_are_handed_out_as_are_asked_for_and_no_more() {
         assert_eq!(all.len(), expected);
         seen.extend(all.iter().map(text));
         for delivery in all {
-            assert_eq!(delivery.attempt, 1, "nothing was sent to nobody");
+            assert_eq!(
+                delivery.attempt, 1,
+                "a delivery was lost to an abandoned pull"
+            );
             delivery.ticket.ack().await.unwrap();
         }
     }
@@ -199,7 +202,7 @@ async fn a_subject_of_a_stream_that_is_there_can_be_consumed_alone() {
     assert_eq!(
         broker.guarantees().age_max,
         Some(Duration::from_secs(3600)),
-        "as the stream has it"
+        "the limit of the stream"
     );
     broker.publish(&carts, &Message::new("c")).await.unwrap();
     broker.publish(&orders, &Message::new("o")).await.unwrap();
@@ -210,7 +213,7 @@ async fn a_subject_of_a_stream_that_is_there_can_be_consumed_alone() {
 
     let error = broker.publish(&stream, &Message::new("x")).await;
     let error = error.unwrap_err().to_string();
-    assert!(error.contains("name the subject"), "{error}");
+    assert!(error.contains("as the destination"), "{error}");
     drop_stream(&stream).await;
 }
 
@@ -234,7 +237,7 @@ async fn two_consumers_of_a_stream_each_get_everything() {
 }
 
 #[tokio::test]
-async fn a_stream_is_made_for_what_nobody_takes_yet() {
+async fn creates_a_stream_for_an_unclaimed_subject() {
     let queue = format!("{}.dead", name("made"));
     let publisher = NatsPublisher::connect(&nats_url()).await.unwrap();
     publisher.publish(&queue, &Message::new("a")).await.unwrap();
@@ -245,7 +248,7 @@ async fn a_stream_is_made_for_what_nobody_takes_yet() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_used_is_said_with_the_fix() {
+async fn unusable_configuration_is_rejected_with_the_fix() {
     let server = PrivateNats::start_with(&[("authorization", "{ user: app, password: s3cret }")]);
     let server = server.unwrap();
     let host = server.url().replace("nats://", "");
@@ -266,7 +269,7 @@ async fn what_cannot_be_used_is_said_with_the_fix() {
             "q",
             "c",
             ErrorKind::Unavailable,
-            "is it running",
+            "check the address, and that the server is running",
         ),
         (
             without.url(),
@@ -275,13 +278,7 @@ async fn what_cannot_be_used_is_said_with_the_fix() {
             ErrorKind::Unavailable,
             "start nats-server with -js",
         ),
-        (
-            good.clone(),
-            "q",
-            "a.b",
-            ErrorKind::Invalid,
-            "leave out dots",
-        ),
+        (good.clone(), "q", "a.b", ErrorKind::Invalid, "remove dots"),
         (good.clone(), "q.*", "c", ErrorKind::Invalid, "no stream"),
         (good.clone(), "q r", "c", ErrorKind::Invalid, "neither"),
     ] {
@@ -381,14 +378,14 @@ async fn a_closed_connection_gives_everything_back() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_away_is_an_error_in_time_and_is_found_again() {
+async fn unreachable_server_is_an_error_within_the_timeout_and_reconnects() {
     let mut server = PrivateNats::start().unwrap();
     let broker = Nats::connect(&Source::new(server.url(), "q", "c"))
         .await
         .unwrap();
     broker.publish("q", &Message::new("a")).await.unwrap();
     server.kill().unwrap();
-    // The client notices the loss at its next read or write.
+    // The client notices the lost connection at its next read or write.
     wait::until("the loss is told", async || {
         broker.pull(1, MOMENT).await.is_err_and(|error| {
             assert_eq!(error.kind(), ErrorKind::Unavailable);
@@ -447,7 +444,7 @@ async fn nothing_confirmed_is_lost_when_the_server_is_killed_in_mid_load() {
     consuming.await.unwrap();
 }
 
-/// A server that is up and does not answer: whether there are messages is unknown.
+/// A server that accepts connections and does not respond: whether there are messages is unknown.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_silent_server_is_an_error_and_not_an_empty_queue() {
     let server = PrivateNats::start().unwrap();

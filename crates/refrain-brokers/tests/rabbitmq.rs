@@ -141,7 +141,7 @@ async fn all_of_a_message_arrives() {
 }
 
 #[tokio::test]
-async fn what_is_acknowledged_is_gone_and_what_is_given_back_returns_in_its_time() {
+async fn acknowledged_messages_are_removed_and_returned_ones_come_after_their_delay() {
     for kind in KINDS {
         let (queue, broker) = open("acks", kind).await;
         let sent = Message::new("a").with_id("7").with_header("h", "1");
@@ -202,7 +202,10 @@ async fn a_closed_connection_gives_everything_back() {
         broker.close().await.unwrap();
         assert!(held.ticket.extend().await.is_err(), "it is not ours");
         let late = held.ticket.ack().await.unwrap_err();
-        assert!(late.to_string().contains("delivered again"), "{late}");
+        assert!(
+            late.to_string().contains("deliver the message again"),
+            "{late}"
+        );
         let again = Rabbit::connect(&source(&queue)).await.unwrap();
         let delivery = one(&again).await;
         assert_eq!(delivery.attempt, 2);
@@ -212,7 +215,7 @@ async fn a_closed_connection_gives_everything_back() {
 }
 
 #[tokio::test]
-async fn as_many_are_handed_out_as_are_asked_for_whatever_is_held() {
+async fn pull_returns_at_most_the_requested_number_regardless_of_held_messages() {
     for kind in KINDS {
         let (queue, broker) = open("many", kind).await;
         for number in 0..25 {
@@ -258,7 +261,7 @@ async fn a_pull_that_waits_or_is_dropped_loses_nothing() {
 }
 
 #[tokio::test]
-async fn a_queue_is_made_for_what_has_none_yet() {
+async fn creates_a_missing_queue() {
     let queue = name("made");
     let publisher = RabbitPublisher::connect(&amqp_url()).await.unwrap();
     publisher.publish(&queue, &Message::new("a")).await.unwrap();
@@ -267,8 +270,8 @@ async fn a_queue_is_made_for_what_has_none_yet() {
     assert_eq!(text(&delivery), "a");
     delivery.ticket.ack().await.unwrap();
     drop_queue(&queue).await;
-    // A queue deleted by an operator is declared again, and no message is lost. After a pause, since the
-    // server takes a while to forget a quorum queue of the same name.
+    // A queue deleted by an operator is declared again, and no message is lost. Waits first, because the server takes
+    // a while to forget a quorum queue of the same name.
     tokio::time::sleep(Duration::from_secs(2)).await;
     wait::until("the queue is made again", async || {
         let published = publisher.publish(&queue, &Message::new("b")).await;
@@ -330,7 +333,7 @@ async fn an_exchange_that_no_queue_is_bound_to_is_an_error() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_used_is_said_with_the_fix() {
+async fn unusable_configuration_is_rejected_with_the_fix() {
     let good = amqp_url();
     let host = good.split_once('@').unwrap().1.split('/').next().unwrap();
     let nobody = free_port().unwrap();
@@ -351,9 +354,9 @@ async fn what_cannot_be_used_is_said_with_the_fix() {
             format!("amqp://guest:guest@127.0.0.1:{nobody}/%2f"),
             "q",
             ErrorKind::Unavailable,
-            "is it running",
+            "check the address, and that the server is running",
         ),
-        (good.clone(), "", ErrorKind::Invalid, "no name"),
+        (good.clone(), "", ErrorKind::Invalid, "invalid queue name"),
         (
             good.clone(),
             "amq.reserved",

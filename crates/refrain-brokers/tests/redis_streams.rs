@@ -145,7 +145,7 @@ async fn a_message_arrives_as_it_was_published() {
 }
 
 #[tokio::test]
-async fn what_others_wrote_is_read() {
+async fn reads_entries_of_other_producers() {
     let stream = Stream::new();
     let broker = stream.join("c").await;
     let _: String = stream.ask("XADD STREAM * order 17 amount 5");
@@ -154,7 +154,7 @@ async fn what_others_wrote_is_read() {
 }
 
 #[tokio::test]
-async fn what_is_not_heard_of_comes_again_counted_and_to_anybody() {
+async fn unacknowledged_entry_is_redelivered_to_any_consumer_with_a_higher_attempt() {
     let stream = Stream::new();
     let (first, second) = (stream.join("c").await, stream.join("c").await);
     stream.publish(&first, &["a", "b", "c"]).await;
@@ -184,7 +184,7 @@ async fn what_is_not_heard_of_comes_again_counted_and_to_anybody() {
 }
 
 #[tokio::test]
-async fn a_delivery_of_ones_own_that_lapsed_is_told_from_the_next() {
+async fn ticket_of_a_lapsed_delivery_does_not_settle_the_next_one() {
     let stream = Stream::new();
     let broker = stream.join("c").await;
     stream.publish(&broker, &["a"]).await;
@@ -196,7 +196,7 @@ async fn a_delivery_of_ones_own_that_lapsed_is_told_from_the_next() {
 }
 
 #[tokio::test]
-async fn what_is_prolonged_stays() {
+async fn extended_delivery_is_not_redelivered() {
     let stream = Stream::new();
     let (broker, other) = (stream.join("c").await, stream.join("c").await);
     stream.publish(&broker, &["a"]).await;
@@ -220,7 +220,7 @@ async fn check_delay(delay: Duration) {
     let waited = began.elapsed();
     assert_eq!(
         again.attempt, 2,
-        "looking for what is due counts as nothing"
+        "a search for due messages must not count as an attempt"
     );
     assert!(
         waited + Duration::from_millis(5) >= delay,
@@ -231,7 +231,7 @@ async fn check_delay(delay: Duration) {
 }
 
 #[tokio::test]
-async fn what_is_given_back_comes_after_its_delay_and_not_before() {
+async fn returned_message_is_redelivered_after_its_delay() {
     for delay in [
         Duration::ZERO,
         ACK_WAIT / 2,
@@ -256,7 +256,7 @@ async fn two_consumers_each_have_every_message() {
 }
 
 #[tokio::test]
-async fn a_new_group_begins_where_it_was_asked_to() {
+async fn new_group_starts_at_the_configured_position() {
     let stream = Stream::new();
     let publisher = RedisPublisher::connect(&redis_url()).await.unwrap();
     stream.publish(&publisher, &["old"]).await;
@@ -278,13 +278,13 @@ async fn a_pull_that_is_dropped_loses_nothing() {
         assert!(dropped.is_err());
         stream.publish(&broker, &["x"]).await;
         let delivery = one(&broker).await;
-        assert_eq!(delivery.attempt, 1, "it is not waited for a redelivery");
+        assert_eq!(delivery.attempt, 1, "delivered only after a redelivery");
         delivery.ticket.ack().await.unwrap();
     }
 }
 
 #[tokio::test]
-async fn a_group_that_vanished_is_made_anew() {
+async fn deleted_consumer_group_is_created_again() {
     let stream = Stream::new();
     let broker = stream.join("c").await;
     stream.publish(&broker, &["a"]).await;
@@ -297,7 +297,7 @@ async fn a_group_that_vanished_is_made_anew() {
 }
 
 #[tokio::test]
-async fn what_was_deleted_unhandled_does_not_stop_the_rest() {
+async fn deleted_unhandled_entry_does_not_block_the_others() {
     let stream = Stream::new();
     let broker = stream.join("c").await;
     stream.publish(&broker, &["a", "b"]).await;
@@ -314,7 +314,7 @@ async fn what_was_deleted_unhandled_does_not_stop_the_rest() {
 }
 
 #[tokio::test]
-async fn closing_gives_back_what_was_fetched_and_forgets_who_holds_nothing() {
+async fn close_returns_fetched_entries_and_removes_idle_consumers() {
     let stream = Stream::new();
     let (leaving, staying) = (stream.join("c").await, stream.join("c").await);
     let pulling = leaving.pull(1, SOON);
@@ -340,7 +340,7 @@ async fn closing_gives_back_what_was_fetched_and_forgets_who_holds_nothing() {
 }
 
 #[tokio::test]
-async fn trimming_removes_what_every_group_has_handled_and_nothing_else() {
+async fn trim_removes_only_entries_handled_by_every_group() {
     let stream = Stream::new();
     let slow = stream.join("slow").await;
     let source = stream.source("quick", "?trim=handled");
@@ -371,14 +371,17 @@ async fn trimming_removes_what_every_group_has_handled_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn what_cannot_work_is_told_with_the_fix() {
+async fn invalid_settings_are_rejected_with_the_fix() {
     let stream = Stream::new();
     let _: String = stream.ask("SET STREAM text");
     let error = RedisStreams::connect(&stream.source("c", ""))
         .await
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
-    assert!(error.to_string().contains("name another stream"), "{error}");
+    assert!(
+        error.to_string().contains("use another stream name"),
+        "{error}"
+    );
     let server = PrivateRedis::start_with(&[("requirepass", "right")]).unwrap();
     let wrong = server.url().replace("redis://", "redis://:secret@");
     let error = RedisPublisher::connect(&wrong).await.unwrap_err();

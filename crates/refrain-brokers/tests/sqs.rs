@@ -1,5 +1,5 @@
-//! SQS with a consumer, standard and FIFO queues: message ids, visibility timeouts, and payloads that SQS
-//! cannot carry as they are.
+//! SQS with a consumer, standard and FIFO queues: message ids, visibility timeouts, and payloads that SQS does not
+//! accept unencoded.
 
 #![cfg(feature = "sqs")]
 
@@ -181,7 +181,7 @@ async fn a_message_arrives_as_it_was_published() {
 }
 
 #[tokio::test]
-async fn what_others_sent_is_read() {
+async fn reads_messages_of_other_senders() {
     let server = Server::start();
     let client = server.client();
     for (queue, id) in [("a", None), ("a.fifo", Some("dedupe-7"))] {
@@ -237,14 +237,14 @@ async fn a_fifo_queue_takes_an_id_once() {
 }
 
 #[tokio::test]
-async fn what_cannot_work_is_told_with_the_fix() {
+async fn invalid_settings_are_rejected_with_the_fix() {
     let server = Server::start();
     let error = server.open("absent", ACK_WAIT).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
     assert!(error.to_string().contains("create the queue"), "{error}");
     server.make("a").await;
     let error = server.open("a", ACK_WAIT / 2).await.unwrap_err();
-    assert!(error.to_string().contains("within 1s and 12h"), "{error}");
+    assert!(error.to_string().contains("use 1s to 12h"), "{error}");
     let nowhere = "sqs://key:secret@eu-central-1?endpoint=http://127.0.0.1:1";
     let error = Sqs::connect(&Source::new(nowhere, "a", "c"))
         .await

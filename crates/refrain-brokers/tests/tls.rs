@@ -28,7 +28,10 @@ async fn refused(url: &str) {
     let told = error.to_string();
     assert!(told.contains("certificate"), "{url}: {told}");
     assert!(told.contains("ca=FILE"), "{url}: {told}");
-    assert!(!told.contains("is it running"), "{url}: {told}");
+    assert!(
+        !told.contains("check the address, and that the server is running"),
+        "{url}: {told}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

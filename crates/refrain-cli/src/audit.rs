@@ -26,19 +26,19 @@ const USAGE: u8 = 2;
 const BAD_CONFIGURATION: u8 = 64;
 const UNREACHABLE: u8 = 69;
 
-/// Verify the audit log, and take entries out of it
+/// Verify or export the audit log
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  refrain audit verify refrain-data/audit           whether a line was changed, removed, moved or put in
-  refrain audit verify --config refrain.toml        the log that the file names
-  refrain audit head                                the hash to be noted elsewhere
-  refrain audit verify --head 9f86d081884c7d65…     whether what was noted is still there
+  refrain audit verify refrain-data/audit           detect changed, removed, moved and inserted lines
+  refrain audit verify --config refrain.toml        verify the log that the file names
+  refrain audit head                                print the hash of the last line, to be stored elsewhere
+  refrain audit verify --head 9f86d081884c7d65…     check that a stored hash is still in the log
   refrain audit export --operation 'POST /v1/payments' --from 2026-11-01 --format csv --output november.csv
-  refrain audit export --record 3f2a…               all that happened to a record
+  refrain audit export --record 3f2a…               print every event of a record
 
-The log may be in use: nothing is locked, and nothing is changed.
-Without a folder it is the one of REFRAIN_AUDIT_LOG, of --config, or of refrain.toml where there is one, or refrain-data/audit.
-Exit codes: 0 nothing is damaged, 1 damage, 2 wrong usage, 64 there is no log, or a bad configuration, 69 it cannot be read.")]
+The log may be in use: it is neither locked nor changed.
+The default folder is that of REFRAIN_AUDIT_LOG, of --config, of ./refrain.toml if it exists, or refrain-data/audit, in this order.
+Exit codes: 0 no damage, 1 damage found, 2 wrong usage, 64 no log, or bad configuration, 69 log unreadable.")]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Command,
@@ -46,29 +46,29 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Walk the chain from its first line to its last
+    /// Verify the hash chain from the first line to the last
     #[command(after_help = "Examples:
   refrain audit verify refrain-data/audit
   refrain audit verify --head 9f86d081884c7d65… --json
   refrain audit verify archive --from-hash 60303ae22b998861…
-                                        files before these were moved away, and ended with this hash
+                                        earlier files were moved away, and ended with this hash
 
-Lines that stand open at the end are listed: attempts without an end run, or their process was killed.
-Exit codes: 0 nothing is damaged, 1 damage, 2 wrong usage, 64 there is no log, or a bad configuration, 69 it cannot be read.")]
+Attempts without an end are listed: they still run, or their process was killed.
+Exit codes: 0 no damage, 1 damage found, 2 wrong usage, 64 no log, or bad configuration, 69 log unreadable.")]
     Verify {
         #[command(flatten)]
         place: AuditLocation,
-        /// A hash that was noted earlier: it must still be there
+        /// Hash that was stored earlier, and must still be in the log
         #[arg(long, value_name = "HASH")]
         head: Option<String>,
-        /// What the first line must follow, where files before it were moved away
+        /// Hash that the first line must follow, if earlier files were moved away
         #[arg(long, value_name = "HASH")]
         from_hash: Option<String>,
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Verify the log, and print the hash of its last line alone
+    /// Verify the log, and print only the hash of its last line
     #[command(after_help = "Example:
   refrain audit head refrain-data/audit >> /mnt/elsewhere/heads
 
@@ -77,17 +77,17 @@ Exit codes: as for verify.")]
         #[command(flatten)]
         place: AuditLocation,
     },
-    /// Print entries, chosen by time, operation, record and event
+    /// Print entries, filtered by time, operation, record and event
     Export(export::Export),
 }
 
 /// Which log.
 #[derive(Debug, clap::Args)]
 struct AuditLocation {
-    /// The folder of the log
+    /// Folder of the log
     #[arg(value_name = "DIR", conflicts_with = "config")]
     folder: Option<PathBuf>,
-    /// A refrain.toml, whose log it is
+    /// Configuration file (refrain.toml) that names the log
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -120,7 +120,7 @@ impl Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let (code, help) = match error.kind() {
-            ErrorKind::Invalid => (BAD_CONFIGURATION, "; name its folder"),
+            ErrorKind::Invalid => (BAD_CONFIGURATION, "; pass the folder of the log"),
             _ => (UNREACHABLE, ""),
         };
         Self::new(code, format!("refrain: {error}{help}"))

@@ -1,6 +1,6 @@
 //! Tests that the documentation matches the command: examples must parse, and generated pages must be current.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod complete;
 mod examples;

@@ -24,85 +24,87 @@ const CONTROL: ControlEndpoint = ControlEndpoint {
 /// The most bytes of a rules file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Break things on purpose between clients and a service
+/// Inject faults between clients and a service
 #[derive(Debug, clap::Args)]
 #[command(
     args_conflicts_with_subcommands = true,
     after_help = "Examples:
   refrain chaos --upstream http://127.0.0.1:3000 --rule 'POST /v1/payments drop-answer 30%'
-  refrain chaos add 'POST /v1/* twice:2s x5'      from now on, five times
-  refrain chaos list                              the rules, and how often each struck
-  refrain chaos log                               what was done to which request
-  refrain chaos clear                             from now on everything passes
+  refrain chaos add 'POST /v1/* twice:2s x5'      add a rule for five requests
+  refrain chaos list                              list the rules with their hit counts
+  refrain chaos log                               list the injected faults by request
+  refrain chaos clear                             remove all rules
 
-A rule is ROUTE FAULT [SHARE] [xTIMES]. The first that matches, and whose dice fall so, counts.
-  drop-answer      the service runs it and answers; the client's connection is closed instead
-  twice, twice:2s  the service gets it twice: at once, or again later
-  delay:500ms      the request is held up            delay-answer:500ms  its answer is
-  cut:100          the answer ends at byte 100       slow:1KiB           it trickles, per second
-  reset-before     the client sees a reset, the service nothing
-  reset-after      the client sees a reset, the service runs it
-  reorder          held back until another one has overtaken it, or a second has passed (reorder:5s)
+A rule is ROUTE FAULT [SHARE] [xTIMES]. SHARE is the probability of a hit. The first rule that matches and hits applies.
+  drop-answer          the service executes and responds; the connection to the client is closed without the response
+  twice, twice:2s      send the request to the service twice: at once, or again after 2 s
+  delay:500ms          delay the request
+  delay-answer:500ms   delay the response
+  cut:100              cut the response body after 100 bytes
+  slow:1KiB            send the response body at 1 KiB/s
+  reset-before         reset the connection to the client; the service does not get the request
+  reset-after          reset the connection to the client; the service executes the request
+  reorder, reorder:5s  hold the request until another one has overtaken it, for at most 1 s or 5 s
 
-With the same --seed the same requests of a rule are struck, in the order in which they come.
-Exit codes: 0 fine, 1 refused, 2 wrong usage, 64 a bad rule or upstream, 69 an address cannot be had or reached."
+With the same --seed a rule hits the same requests, counted in their order of arrival.
+Exit codes: 0 success, 1 refused, 2 wrong usage, 64 invalid rule or upstream, 69 address unavailable or unreachable."
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Option<Command>,
-    /// The service, such as http://127.0.0.1:3000 or https://staging.example
+    /// Service behind the proxy, such as http://127.0.0.1:3000 or https://staging.example
     #[arg(long, value_name = "URL", required = true)]
     upstream: Option<String>,
-    /// The certificates of the authorities to trust, in PEM [default: those that the machine trusts]
+    /// PEM file with the CA certificates to trust [default: those of the system]
     #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
     cacert: Option<PathBuf>,
-    /// Do not check who answers with TLS
+    /// Do not verify TLS certificates
     #[arg(long)]
     insecure: bool,
-    /// Where clients are served
+    /// Address for clients
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8379")]
     listen: SocketAddr,
-    /// Where rules are taken while it runs; on this machine alone
+    /// Control address, for rules at run time; loopback only
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8380")]
     control: SocketAddr,
-    /// A rule; may be given several times
+    /// Rule: ROUTE FAULT [SHARE] [xTIMES]; may be given several times
     #[arg(long = "rule", value_name = "RULE")]
     rules: Vec<String>,
-    /// A file with a rule on each line; # begins a comment
+    /// File with one rule on each line; # starts a comment
     #[arg(long = "rules", value_name = "FILE")]
     file: Option<PathBuf>,
-    /// What the dice go by [default: random, and printed]
+    /// Random seed [default: random, and printed]
     #[arg(long)]
     seed: Option<u64>,
-    /// What is logged to standard error: error, warn, info, debug or trace [default: info, a line for each fault]
+    /// Log level on standard error: error, warn, info, debug or trace [default: info, a line for each fault]
     #[arg(long, value_name = "LEVEL")]
     log: Option<String>,
 }
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// One more rule for a running proxy
+    /// Add a rule to a running chaos proxy
     Add {
-        /// ROUTE FAULT [SHARE] [xTIMES]
+        /// Rule: ROUTE FAULT [SHARE] [xTIMES]
         rule: String,
         #[command(flatten)]
         asked: ControlOptions,
     },
-    /// The rules of a running proxy, and how often each struck
+    /// List the rules of a running chaos proxy, with their hit counts
     List {
         #[command(flatten)]
         asked: ControlOptions,
     },
-    /// Take away one rule of a running proxy, or all
+    /// Remove a rule of a running chaos proxy, or all
     Clear {
-        /// Which; all if none is named
+        /// Number of the rule [default: all rules]
         number: Option<u64>,
         #[command(flatten)]
         asked: ControlOptions,
     },
-    /// What a running proxy did to which request
+    /// List the faults that a running chaos proxy injected
     Log {
-        /// Only what came behind this event
+        /// Only events after this number
         #[arg(long, default_value_t = 0)]
         after: u64,
         #[command(flatten)]
@@ -112,7 +114,7 @@ enum Command {
 
 #[derive(Debug, clap::Args)]
 struct ControlOptions {
-    /// The control address of the running proxy [default: REFRAIN_CHAOS, or http://127.0.0.1:8380]
+    /// Control address of the running chaos proxy [default: REFRAIN_CHAOS, or http://127.0.0.1:8380]
     #[arg(long, value_name = "URL")]
     control: Option<String>,
     /// Print JSON
@@ -152,7 +154,7 @@ async fn serve(args: &Args) -> Result<(), Failure> {
         chaos.rules().add(rule).map_err(bad)?;
     }
     if !args.control.ip().is_loopback() {
-        let message = "refrain: --control is for this machine alone; write 127.0.0.1:PORT".into();
+        let message = "refrain: --control must be a loopback address; use 127.0.0.1:PORT".into();
         return Err(Failure::Configuration(message));
     }
     let (listener, control) = (listen(args.listen).await?, listen(args.control).await?);
@@ -162,7 +164,7 @@ async fn serve(args: &Args) -> Result<(), Failure> {
     chaos.clone().serve(listener, signals.next()).await?;
     control.abort();
     say(format!(
-        "stopped; {} requests were struck, {} passed",
+        "stopped; {} requests hit, {} passed",
         chaos.journal().count(),
         chaos.passed()
     ));
@@ -185,7 +187,7 @@ fn greet(
     }
     if chaos.rules().list().is_empty() {
         say(format!(
-            "no rules yet; everything passes. Try: refrain chaos add 'POST /* drop-answer 30%' --control http://{control}"
+            "no rules: all requests pass. Try: refrain chaos add 'POST /* drop-answer 30%' --control http://{control}"
         ));
     }
     Ok(())
@@ -203,7 +205,7 @@ fn rules(args: &Args) -> Result<Vec<Rule>, Failure> {
             |why: String| Failure::Configuration(format!("refrain: --rules {name}: {why}"));
         let length = std::fs::metadata(file).map_err(|error| unread(error.to_string()))?;
         if length.len() > FILE_BYTES_MAX {
-            return Err(unread("it is larger than 1 MiB".into()));
+            return Err(unread("larger than 1 MiB".into()));
         }
         let text = std::fs::read_to_string(file).map_err(|error| unread(error.to_string()))?;
         for (at, line) in text.lines().enumerate() {
@@ -267,18 +269,18 @@ fn print(command: &Command, answer: &Value) {
             text(&answer["number"]),
             text(&answer["rule"])
         )),
-        Command::Clear { .. } => say(format!("{} taken away", text(&answer["removed"]))),
+        Command::Clear { .. } => say(format!("{} removed", text(&answer["removed"]))),
         Command::List { .. } => {
             for rule in each("rules") {
                 say(format!(
-                    "rule {}   {}   struck {} of {}",
+                    "rule {}   {}   hit {} of {}",
                     text(&rule["number"]),
                     text(&rule["rule"]),
                     text(&rule["hit"]),
                     text(&rule["matched"])
                 ));
             }
-            say(format!("{} passed untouched", text(&answer["passed"])));
+            say(format!("{} passed unchanged", text(&answer["passed"])));
         }
         Command::Log { .. } => {
             for event in each("events") {

@@ -23,42 +23,42 @@ const OPEN: u8 = 1;
 /// Exit code: the file is invalid or missing.
 const BAD_FILE: u8 = 64;
 
-/// Check refrain.toml and show what it comes to, or review it
+/// Check refrain.toml and print the resolved settings, or review it
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  refrain check                         what the refrain.toml of this folder guards, and how
-  refrain check payments.toml           what another file guards
-  refrain check refrain.toml --json     the same for a program
-  refrain check refrain.toml --report   the review: what is done, and what is still open
+  refrain check                         print what the refrain.toml of this folder guards, and how
+  refrain check payments.toml           check another file
+  refrain check refrain.toml --json     print every resolved setting as JSON
+  refrain check refrain.toml --report   review the file: what is done, and what is open
   refrain check refrain.toml --report=html --verify-report verify.json > review.html
-                                        the same as a page, with the last report of `refrain verify --json`
+                                        the review as an HTML page, with the last report of `refrain verify --json`
   refrain check refrain.toml --report=json --openapi api/openapi.yaml
-                                        with this description of the API, instead of the one beside the file
+                                        the review with this API description, instead of the one beside the file
   refrain check --schema > refrain.schema.json
-                                        the JSON schema of the file, for editors
+                                        print the JSON schema of the file, for editors
 
-Only what matters most is in the table; --json shows every setting of every operation as it is resolved.
+The table shows the most important settings; --json prints every resolved setting of every operation.
 
-REFRAIN_STORE and the other variables of `refrain proxy` go before the file, as they do when it runs.
+REFRAIN_STORE and the other variables of `refrain proxy` override the file here, too.
 
-Exit codes: 0 the file is fine, and nothing required is open in the review; 1 something is, or this build lacks a broker
-that the file names; 2 wrong usage; 64 a file is bad or missing.")]
+Exit codes: 0 the file is valid, and the review has no open required line; 1 it has one, or this build lacks a broker
+that the file names; 2 wrong usage; 64 a file is invalid or missing.")]
 pub(crate) struct Args {
-    /// The file to check [default: refrain.toml]
+    /// File to check [default: refrain.toml]
     file: Option<PathBuf>,
-    /// Print JSON: the resolved settings, the review, or what is wrong
+    /// Print JSON: the resolved settings, the review, or the errors
     #[arg(long)]
     json: bool,
-    /// Print the JSON schema of the file and stop
+    /// Print the JSON schema of the file, and exit
     #[arg(long, conflicts_with_all = ["file", "json", "report"])]
     schema: bool,
-    /// Review the actual state instead: each line is done, open or not applicable
+    /// Print a review instead: each line is done, open or not applicable
     #[arg(long, value_name = "FORM", num_args = 0..=1, require_equals = true, default_missing_value = "md")]
     report: Option<Form>,
-    /// A report of `refrain verify --json`; may be given several times [default: verify.json beside the file, if it is there]
+    /// Report of `refrain verify --json`; may be given several times [default: verify.json beside the file, if it exists]
     #[arg(long = "verify-report", value_name = "FILE", requires = "report")]
     verify_reports: Vec<PathBuf>,
-    /// The API's description, OpenAPI 3 or Swagger 2: are all its mutating paths in the file, as what they are? [default: the only one beside or below the file]
+    /// OpenAPI 3 or Swagger 2 description: check that the file has all its mutating paths, with the right class [default: the only one beside or below the file]
     #[arg(long, value_name = "FILE", requires = "report")]
     openapi: Option<PathBuf>,
 }
@@ -71,7 +71,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let is_json = args.json || args.report == Some(Form::Json);
     let Some(file) = settings::config(args.file.as_deref()) else {
         let message = format!(
-            "there is no {} in this folder; name the file, or write one with `refrain init`",
+            "no {} in this folder; pass the file, or create one with `refrain init`",
             settings::CONFIG
         );
         crate::output::complain(format_args!("refrain: {message}"));

@@ -18,7 +18,7 @@ const USAGE: u8 = 2;
 const UNREACHABLE: u8 = 69;
 
 const PORT_DEFAULT: u16 = 80;
-/// Timeout of a request: longer than the admin address itself takes at the most.
+/// Timeout of a request: longer than the longest request that the admin listener itself makes.
 const PATIENCE: Duration = Duration::from_secs(40);
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
@@ -120,7 +120,7 @@ impl Client {
         let token = given("admin_token", token)?.map(|token| token.trim().to_owned());
         let bad = || {
             Trouble::usage(format!(
-                "{} `{}` is no address; write it as {}",
+                "{} `{}` is not a valid address; use the form {}",
                 place.flag,
                 redacted(&address),
                 place.otherwise
@@ -163,7 +163,7 @@ impl Client {
         let (status, body) = match timeout(PATIENCE, self.send(request)).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => return Err(self.unreachable(&format!("{error:#}"))),
-            Err(_) => return Err(self.unreachable("there was no answer in time")),
+            Err(_) => return Err(self.unreachable("timed out")),
         };
         let answer: Option<Value> = serde_json::from_slice(&body).ok();
         match (status.is_success(), answer) {
@@ -175,7 +175,7 @@ impl Client {
             }
             _ => {
                 let name = self.place.name;
-                let what = format!("what answers there (status {status}) is no Refrain {name}");
+                let what = format!("the server there (status {status}) is not a Refrain {name}");
                 Err(self.unreachable(&what))
             }
         }
@@ -203,7 +203,7 @@ impl Client {
         }
         let bytes = body.map(Value::to_string).unwrap_or_default();
         let request = request.body(Full::new(Bytes::from(bytes)));
-        request.map_err(|error| Trouble::usage(format!("the request cannot be made: {error}")))
+        request.map_err(|error| Trouble::usage(format!("cannot build the request: {error}")))
     }
 
     async fn send(&self, request: Request<Full<Bytes>>) -> anyhow::Result<(StatusCode, Bytes)> {
@@ -226,7 +226,7 @@ impl Client {
             ..
         } = self.place;
         Trouble::Unreachable(format!(
-            "the {name} {} cannot be reached: {why}; start `{command}`, or name its address with {flag}",
+            "cannot reach the {name} {}: {why}; start `{command}`, or pass its address with {flag}",
             self.address
         ))
     }

@@ -6,7 +6,7 @@ use clap_complete::Shell;
 
 use crate::output::show;
 
-/// Print a script that completes the command in a shell
+/// Print a shell completion script
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   refrain completions bash > ~/.local/share/bash-completion/completions/refrain
@@ -15,7 +15,7 @@ use crate::output::show;
 
 Exit codes: 0 printed, 2 wrong usage.")]
 pub(crate) struct Args {
-    /// The shell
+    /// Shell to complete in
     shell: Shell,
 }
 

@@ -29,26 +29,26 @@ const UNREACHABLE: u8 = 69;
 /// Show double charges without Refrain, and none with it
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  refrain demo                      compare, then stay up to be tried by hand with curl
-  refrain demo --once               compare and end
-  refrain demo --once --seed 7      the same with other troubles
-  refrain demo --once --json        the same for a program
+  refrain demo                      compare, then stay up so that you can try it with curl
+  refrain demo --once               compare and exit
+  refrain demo --once --seed 7      compare with other faults
+  refrain demo --once --json        print the comparison as JSON
 
-A flaky payments API loses some of its answers after it has charged, is too slow with others, and resets some
-connections before it charges. Twenty-four buyers pay it and try again with the same key until they have an answer:
-first directly, then through `refrain proxy`, which is also killed with -9 in the middle and started again.
-Everything happens on this machine, in a temporary folder that is removed at the end.
+A flaky payments API loses some responses after it has charged, sends others too late, and resets some
+connections before it charges. 24 buyers pay, and retry with the same key until they get a response:
+first directly, then through `refrain proxy`, which is killed with kill -9 during the run and restarted.
+Everything runs on this machine, in a temporary folder that is deleted at the end.
 
-Exit codes: 0 nothing was charged twice or lost behind Refrain, 1 something was, 2 wrong usage,
-69 the proxy or a temporary folder cannot be had.")]
+Exit codes: 0 no double or lost charge through Refrain, 1 double or lost charges, 2 wrong usage,
+69 proxy or temporary folder unavailable.")]
 pub(crate) struct Args {
-    /// End after the comparison
+    /// Exit after the comparison
     #[arg(long)]
     once: bool,
-    /// Decides which payment meets which trouble
+    /// Random seed, which decides which payment meets which fault
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Print JSON: the comparison alone
+    /// Print the comparison as JSON
     #[arg(long, requires = "once")]
     json: bool,
 }
@@ -64,7 +64,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 async fn show(args: &Args) -> anyhow::Result<ExitCode> {
     let mut stop = std::pin::pin!(stopped()?);
     let folder = tempfile::Builder::new().prefix("refrain-demo-").tempdir();
-    let folder = folder.context("a temporary folder cannot be made; name one in TMPDIR")?;
+    let folder =
+        folder.context("cannot create a temporary folder; set TMPDIR to a writable folder")?;
     let (stage, is_good) = tokio::select! {
         compared = compare(&folder, args) => compared?,
         () = &mut stop => return Ok(INTERRUPTED.into()),
@@ -135,9 +136,9 @@ async fn run_through_proxy(folder: &Path, args: &Args) -> anyhow::Result<(Stage,
     let accident = async {
         burst.reach_the_middle().await;
         proxy.kill();
-        burst.say("the proxy was killed with -9 in the middle");
+        burst.say("the proxy was killed with kill -9");
         proxy.start_again().await?;
-        burst.say("the proxy was started again on the same store");
+        burst.say("the proxy was restarted on the same store");
         anyhow::Ok(proxy)
     };
     let run = async { anyhow::Ok(burst.run().await) };

@@ -11,14 +11,14 @@ use crate::output::say;
 /// Explain a problem code: what happened, and what to do
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  refrain explain                       all codes, with what each advises
-  refrain explain outcome-unknown       the page of one
-  refrain explain in-flight --json      the same for a program
+  refrain explain                       list all codes with their advice
+  refrain explain outcome-unknown       print the page of a code
+  refrain explain in-flight --json      the same as JSON
 
-The code is the member `code` of an answer with the type application/problem+json.
-Exit codes: 0 explained, 2 wrong usage, or no such code.")]
+The code is the member `code` of a response with the type application/problem+json.
+Exit codes: 0 printed, 2 wrong usage or unknown code.")]
 pub(crate) struct Args {
-    /// The code to explain; all are listed without it
+    /// Code to explain [default: list all codes]
     #[arg(value_parser = codes().try_map(find), hide_possible_values = true)]
     code: Option<Code>,
     /// Print JSON
@@ -47,7 +47,7 @@ fn codes() -> PossibleValuesParser {
 fn find(name: String) -> Result<Code, String> {
     let mut codes = Code::ALL.into_iter();
     let code = codes.find(|code| code.code() == name);
-    code.ok_or_else(|| format!("no problem has the code {name}"))
+    code.ok_or_else(|| format!("unknown problem code {name}"))
 }
 
 fn listed() -> String {
@@ -56,7 +56,7 @@ fn listed() -> String {
     let row = |code: &str, advice: &str, title: &str| format!("{code:width$}  {advice:9}  {title}");
     let mut rows = vec![row("CODE", "ADVICE", "WHAT HAPPENED")];
     rows.extend(Code::ALL.map(|code| row(code.code(), code.advice(), title(code))));
-    rows.push("\n`refrain explain CODE` says more.".into());
+    rows.push("\n`refrain explain CODE` prints the page of a code.".into());
     rows.join("\n")
 }
 

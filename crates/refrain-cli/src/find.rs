@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn descriptions_are_told_by_their_version() {
+    fn api_descriptions_are_recognised_by_their_version() {
         let cases = [
             ("openapi: 3.0.3\ninfo:\n", Some(Kind::Requests)),
             ("# ours\n\nswagger: '2.0'\n", Some(Kind::Requests)),
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn others_code_is_not_looked_at() {
+    fn skips_vendored_code() {
         let folder = tempfile::tempdir().unwrap();
         for place in ["api", "node_modules/x", ".git"] {
             let place = folder.path().join(place);

@@ -36,40 +36,40 @@ const BAD_CONFIGURATION: u8 = 64;
 /// The exit code that shells use after Ctrl-C.
 const INTERRUPTED: u8 = 130;
 
-/// Go through the six stages, and write the policy, the page for clients and the tester's plan
+/// Set up a project in six stages: write the policy, the page for clients and the test plan
 ///
-/// Reads what is in the folder: descriptions of APIs, source, what names databases.
-/// Asks only what it cannot find out, and says in a sentence what each choice costs.
-/// What was answered is kept: stopping and going on later loses nothing.
+/// Reads the folder: API descriptions, source code, and deployment files that name databases.
+/// Asks only for what it cannot detect, and explains the trade-off of each choice in one sentence.
+/// Answers are stored: an interrupted run can be resumed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  refrain init                       in the project's folder
-  refrain init services/payments     in another
-  refrain init --yes --json          without questions: what can be found out, defaults for the rest
+  refrain init                       set up the project in this folder
+  refrain init services/payments     set up the project in another folder
+  refrain init --yes --json          no questions: detected values, and defaults for the rest
   refrain init --yes --upstream http://127.0.0.1:8080 --store postgres://refrain@db/refrain
 
-Writes refrain.toml, verify.toml and the pages \"Retrying safely\"; what you changed by hand stays.
-Exit codes: 0 done, 2 wrong usage, 64 a file cannot be used, 69 one cannot be written, 130 stopped (the answers are kept).")]
+Writes refrain.toml, verify.toml and the pages \"Retrying safely\"; keeps your edits.
+Exit codes: 0 done, 2 wrong usage, 64 invalid file, 69 file not writable, 130 interrupted (the answers are kept).")]
 pub(crate) struct Args {
-    /// The project's folder
+    /// Folder of the project
     #[arg(default_value = ".")]
     folder: PathBuf,
-    /// Take the default for every question
+    /// Use the default for every question
     #[arg(long)]
     yes: bool,
-    /// Print what was chosen and written as JSON; needs --yes
+    /// Print the choices and the written files as JSON; needs --yes
     #[arg(long, requires = "yes")]
     json: bool,
-    /// Forget what was answered before
+    /// Discard the stored answers
     #[arg(long)]
     restart: bool,
-    /// The description of the API, instead of what is found
+    /// API description, instead of the detected one
     #[arg(long, value_name = "FILE")]
     openapi: Option<PathBuf>,
-    /// The service to be guarded
+    /// Service to guard
     #[arg(long, value_name = "URL")]
     upstream: Option<String>,
-    /// Where keys and outcomes are kept
+    /// Store for keys and outcomes
     #[arg(long, value_name = "STORE")]
     store: Option<String>,
 }
@@ -78,7 +78,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let has_person = io::stdin().is_terminal() && io::stdout().is_terminal();
     if !args.yes && !has_person {
         crate::output::complain(format_args!(
-            "refrain init: there is nobody to ask on this input; add --yes to take the defaults"
+            "refrain init: no terminal to ask questions on; pass --yes to use the defaults"
         ));
         return Ok(ExitCode::from(USAGE));
     }
@@ -86,7 +86,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(NoAnswer::Stopped) => {
             say(format!(
-                "\nStopped. Your answers are kept in {}; `refrain init {}` goes on from here.",
+                "\nStopped. Your answers are kept in {}; `refrain init {}` resumes here.",
                 args.folder.join(answers::FILE).display(),
                 quoted(&args.folder)
             ));
@@ -106,7 +106,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn guide(args: &Args) -> Result<(), NoAnswer> {
     let folder = args.folder.as_path();
     if !folder.is_dir() {
-        let missing = anyhow::anyhow!("{} is no folder", folder.display());
+        let missing = anyhow::anyhow!("{} is not a folder", folder.display());
         return Err(missing.into());
     }
     // Before the first question, so that a failure does not waste the answers.
@@ -125,7 +125,7 @@ fn guide(args: &Args) -> Result<(), NoAnswer> {
     let tell = Teller(args.json);
     if answers.len() > 0 {
         tell.say(&format!(
-            "Going on: {} from before; --restart begins anew.",
+            "Resuming with {} from an earlier run; pass --restart to start over.",
             counted(answers.len(), "answer")
         ));
     }
@@ -141,7 +141,7 @@ fn guide(args: &Args) -> Result<(), NoAnswer> {
         source: source::of(folder),
     };
     if ground.found.is_cut {
-        tell.say("The folder holds more than was looked at; name the description with --openapi if it was missed.");
+        tell.say("The folder is too large to search completely; pass the API description with --openapi if it was missed.");
     }
     let choices = stages::walk(&ground, &mut interview, &tell)?;
     let written = files::write(folder, &choices)?;
@@ -155,7 +155,7 @@ fn check_writable(folder: &Path) -> Result<(), Failure> {
     let tried = tempfile::tempfile_in(folder).map(drop);
     tried.map_err(|error| {
         let why = std::io::Error::from(error.kind());
-        Failure::Unavailable(format!("{} cannot be written to: {why}", folder.display()))
+        Failure::Unavailable(format!("cannot write to {}: {why}", folder.display()))
     })
 }
 
@@ -182,34 +182,37 @@ fn next(folder: &Path, choices: &Choices, source: &Source) -> Vec<(String, &'sta
     let policy = file(plan::POLICY);
     let mut next = vec![(
         format!("refrain check {policy}"),
-        "what is guarded, and how",
+        "print what is guarded, and how",
     )];
     if !source.is_clean() {
         next.push((
             format!("refrain lint {}", quoted(folder)),
-            "code that may do the same thing twice",
+            "find code that may execute an effect twice",
         ));
     }
     let has_requests = choices.requests.is_some() || choices.messages.is_none();
     if has_requests {
-        next.push((format!("refrain proxy --config {policy}"), "start it"));
+        next.push((
+            format!("refrain proxy --config {policy}"),
+            "start the proxy",
+        ));
     }
     if choices.messages.is_some() {
         next.push((
             format!("refrain work --config {policy}"),
-            "deliver messages, each once",
+            "start the workers",
         ));
     }
     if choices.requests.is_some() {
         let (plan, report) = (file(plan::VERIFY), file("verify.json"));
         next.push((
             format!("refrain verify --config {plan} --json {report}"),
-            "prove it, once service and proxy are up",
+            "test it, once service and proxy run",
         ));
     }
     next.push((
         format!("refrain check {policy} --report"),
-        "what is done, and what is still open",
+        "review what is done, and what is open",
     ));
     next
 }

@@ -27,22 +27,22 @@ const PARAMS_BYTES_MAX: u64 = 64 << 20;
   refrain key --entity invoice-7 --action pay --params @payment.json
   jq .payment order.json | refrain key --entity invoice-7 --action pay --params -
 
-The same three give the same key on every machine and in every version; another one of them gives another key.
-The order of members and the white space in the parameters do not count.
-To send it: curl -H \"Idempotency-Key: $(refrain key …)\" …
+The same entity, action and parameters give the same key on every machine and in every version.
+The order of members and the white space in the parameters do not matter.
+To send the key: curl -H \"Idempotency-Key: $(refrain key …)\" …
 
-Exit codes: 0 the key is printed, 2 wrong usage, or parameters that cannot be read.")]
+Exit codes: 0 key printed, 2 wrong usage or invalid parameters.")]
 pub(crate) struct Args {
-    /// What it is done to, such as invoice-7
+    /// Entity that the action is for, such as invoice-7
     #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     entity: String,
-    /// What is done, such as pay
+    /// Action, such as pay
     #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     action: String,
-    /// The parameters as JSON, or @FILE to read them from a file, or - or @- for stdin
+    /// Parameters as JSON; @FILE reads them from a file, - or @- from standard input
     #[arg(long, value_name = "JSON|@FILE|-", allow_negative_numbers = true)]
     params: String,
-    /// Take parameters that are not JSON too; they count byte by byte
+    /// Also accept parameters that are not JSON, and derive the key from their bytes
     #[arg(long)]
     bytes: bool,
     /// Print JSON
@@ -96,11 +96,11 @@ fn read(params: &str) -> Result<(String, Vec<u8>), String> {
     };
     match bytes {
         Ok(bytes) if bytes.len() as u64 > PARAMS_BYTES_MAX => Err(format!(
-            "{place} has more than {PARAMS_BYTES_MAX} bytes; derive the key from less, a digest for example"
+            "{place} has more than {PARAMS_BYTES_MAX} bytes; derive the key from a digest of the parameters instead"
         )),
         Ok(bytes) => Ok((place, bytes)),
         Err(error) => Err(format!(
-            "{place} cannot be read: {error}; check the path behind the @ and its permissions"
+            "{place} cannot be read: {error}; check the path after @ and its permissions"
         )),
     }
 }
@@ -116,7 +116,7 @@ fn capped(from: impl Read) -> io::Result<Vec<u8>> {
 fn refusal(reason: NotJson, params: &[u8]) -> String {
     let why = match reason {
         NotJson::DuplicateName => {
-            return "names a member twice in one object; keep one of them, or take the bytes as they are with --bytes"
+            return "has an object with a duplicate member; remove one, or use the raw bytes with --bytes"
                 .into();
         }
         NotJson::TooDeep => format!("is nested deeper than {JSON_DEPTH_MAX}"),
@@ -125,7 +125,5 @@ fn refusal(reason: NotJson, params: &[u8]) -> String {
             Ok(_) => "is not JSON".into(),
         },
     };
-    format!(
-        "{why}; mend it (a string needs its double quotes), or take the bytes as they are with --bytes"
-    )
+    format!("{why}; fix it (a JSON string needs double quotes), or use the raw bytes with --bytes")
 }

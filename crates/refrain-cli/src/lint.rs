@@ -17,36 +17,36 @@ const USAGE: u8 = 2;
 /// Exit code: an invalid rule file.
 const CONFIGURATION: u8 = 64;
 
-/// Find code that may do the same thing twice, or lose it, when something is tried again
+/// Find code that may execute an effect twice, or lose it, on a retry
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  refrain lint src                      everything under src that git does not ignore
-  refrain lint . --fail-on error        exit 1 only for what is certainly wrong
+  refrain lint src                      lint everything under src that git does not ignore
+  refrain lint . --fail-on error        exit 1 only for errors
   refrain lint . --format sarif > lint.sarif
-                                        for code scanners; `github` annotates pull requests
-  refrain lint . --rules lint-rules     with rules of your own, from every .toml there
-  refrain lint --list                   all rules
+                                        print SARIF for code scanners; `github` annotates pull requests
+  refrain lint . --rules lint-rules     add your own rules, from every .toml in the folder
+  refrain lint --list                   list all rules
   refrain lint --explain key-per-attempt
-                                        what a rule means, with wrong and right code
+                                        explain a rule, with wrong and right code
 
-Reads Python, JavaScript, TypeScript, Go, Java, Rust, Ruby and PHP, and SQL for which columns are unique.
+Reads Python, JavaScript, TypeScript, Go, Java, Rust, Ruby and PHP, and SQL to find unique columns.
 A comment on the line or above it allows a finding: refrain-lint: allow(RULE) REASON
 
-Exit codes: 0 nothing found, 1 something was, 2 wrong usage, 64 a bad rule.")]
+Exit codes: 0 no findings, 1 findings, 2 wrong usage, 64 invalid rule.")]
 pub(crate) struct Args {
-    /// Files and folders
+    /// Files and folders to lint
     #[arg(required_unless_present_any = ["list", "explain"])]
     paths: Vec<PathBuf>,
-    /// A folder with rules of your own; may be given several times
+    /// Folder with your own rules; may be given several times
     #[arg(long, value_name = "DIR")]
     rules: Vec<PathBuf>,
-    /// Only this rule; may be given several times
+    /// Apply only this rule; may be given several times
     #[arg(long = "rule", value_name = "RULE")]
     only: Vec<String>,
-    /// From which severity on a finding is a failure
+    /// Lowest severity that makes the command fail
     #[arg(long, value_name = "SEVERITY", default_value = "warning")]
     fail_on: FailOn,
-    /// How findings are printed
+    /// Output format
     #[arg(
         long,
         value_name = "FORMAT",
@@ -57,19 +57,19 @@ pub(crate) struct Args {
     /// Print JSON: the same as --format json
     #[arg(long)]
     json: bool,
-    /// Look at code that tests other code, too
+    /// Also lint test code
     #[arg(long)]
     tests: bool,
-    /// Look at what .gitignore names and at folders of others' code, too
+    /// Also lint ignored files (.gitignore) and folders of third-party code
     #[arg(long)]
     ignored: bool,
-    /// The largest file that is looked at, in bytes
+    /// Maximum size of a file, in bytes; larger files are skipped
     #[arg(long, value_name = "N", default_value_t = Limits::default().file_bytes_max)]
     file_bytes_max: u64,
-    /// Print all rules and stop
+    /// Print all rules, and exit
     #[arg(long)]
     list: bool,
-    /// Explain a rule and stop
+    /// Explain a rule, and exit
     #[arg(long, value_name = "RULE")]
     explain: Option<String>,
 }
@@ -141,7 +141,7 @@ fn rules(args: &Args) -> Result<Rules, (u8, String)> {
     }
     let named = args.only.iter().chain(&args.explain);
     if let Some(unknown) = named.into_iter().find(|id| rules.find(id).is_none()) {
-        let why = format!("there is no rule {unknown}; `refrain lint --list` has all");
+        let why = format!("unknown rule {unknown}; `refrain lint --list` prints all rules");
         return Err((USAGE, why));
     }
     if !args.only.is_empty() {

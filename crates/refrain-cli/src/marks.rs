@@ -71,9 +71,8 @@ impl Mark {
 }
 
 #[test]
-fn a_mark_is_unsure_until_somebody_decides() {
-    let above =
-        "# plan: monetary\n# unsure (0.50): monetary, or create? The reasons:\n# - a reason\n";
+fn mark_stays_unsure_until_an_operator_decides() {
+    let above = "# plan: monetary\n# unsure (0.50): monetary, or create? Reasons:\n# - a reason\n";
     let table = |above: &str, class: &str| {
         format!("{above}[[operation]]\nmatch = \"POST /orders\"\nclass = \"{class}\"\n")
     };

@@ -30,46 +30,46 @@ pub(crate) const VERIFY: &str = "verify.toml";
 /// The proxy's default address.
 pub(crate) const PROXY: &str = "http://127.0.0.1:8377";
 
-/// Decide from an API's description which operations need keys; write policy, page for clients, and tests
+/// Find the operations of an API that need keys; write the policy, a page for clients, and tests
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  refrain plan openapi.yaml             writes refrain.toml and the rest beside you
-  refrain plan openapi.yaml --out plan  the same into a folder
-  refrain plan openapi.yaml --check     for CI: exit code 1 when the API and the files have drifted apart
-  refrain plan openapi.yaml --json      every operation with its class, confidence and evidence
-  refrain plan asyncapi.yaml            workers for what the application consumes
+  refrain plan openapi.yaml             write refrain.toml and the other files to this folder
+  refrain plan openapi.yaml --out plan  write them to another folder
+  refrain plan openapi.yaml --check     for CI: exit code 1 if the files do not match the API
+  refrain plan openapi.yaml --json      print every operation with its class, confidence and evidence
+  refrain plan asyncapi.yaml            write workers for the channels that the application consumes
 
 Reads OpenAPI 3.0 and 3.1, Swagger 2, and AsyncAPI 2 and 3, as YAML or JSON, with $refs across files.
 Nothing is fetched from the network.
 
 Writes: refrain.toml, retrying-safely.md and .html, verify.toml, and NAME.refrain.yaml or .json, a copy of the
-description with key parameters, problem responses and x-refrain; comments of YAML are lost in the copy.
-Running it again keeps what you wrote into refrain.toml and verify.toml, adds what is new in the API, and says what changed.
-A file that it did not write, or that you changed where it cannot merge, is left alone without --force.
+description with key parameters, problem responses and x-refrain; YAML comments are lost in the copy.
+A second run keeps your edits in refrain.toml and verify.toml, adds new operations of the API, and prints the differences.
+Without --force, a file that it did not write, or that was edited and cannot be merged, stays unchanged.
 
-Exit codes: 0 fine, 1 --check found drift, 2 wrong usage, 64 the description or a file is bad, 69 a file cannot be written.")]
+Exit codes: 0 success, 1 --check found drift, 2 wrong usage, 64 invalid description or file, 69 file not writable.")]
 pub(crate) struct Args {
-    /// The description: OpenAPI, Swagger or AsyncAPI
+    /// API description: OpenAPI, Swagger or AsyncAPI
     document: PathBuf,
-    /// The folder that files are written to
+    /// Folder to write to
     #[arg(long, value_name = "DIR", default_value = ".")]
     out: PathBuf,
-    /// Write nothing; exit code 1 when the API and the files have drifted apart
+    /// Write nothing; exit code 1 if the files do not match the API
     #[arg(long)]
     check: bool,
-    /// Print the plan, what drifted and what was written as JSON
+    /// Print the plan, the drift and the written files as JSON
     #[arg(long)]
     json: bool,
-    /// Write over files that it did not write, or that were changed since; refrain.toml is merged all the same
+    /// Overwrite files that it did not write or that were edited; refrain.toml is still merged
     #[arg(long, conflicts_with = "check")]
     force: bool,
-    /// The path that all paths of the API stand behind, in place of the description's server
+    /// Base path of all paths of the API, instead of that of the server in the description
     #[arg(long, value_name = "PATH")]
     base: Option<String>,
-    /// Your service, for a new refrain.toml
+    /// Upstream service, for a new refrain.toml
     #[arg(long, value_name = "URL")]
     upstream: Option<String>,
-    /// Where verify.toml finds the proxy
+    /// Address of the proxy, for verify.toml
     #[arg(long, value_name = "URL", default_value = PROXY)]
     url: String,
 }
@@ -114,7 +114,7 @@ fn planned(args: &Args) -> Result<ExitCode, Failure> {
     if plan.operations.is_empty() && plan.consumers.is_empty() {
         let name = args.document.display();
         return Err(bad(format!(
-            "{name}: has nothing to plan\n  fix: name a description with `paths`, `webhooks`, or channels that are received from"
+            "{name}: has no operations to plan\n  fix: pass a description with `paths`, `webhooks`, or channels that the application receives from"
         )));
     }
     let written = write(&args.job(), &document, &plan)?;
@@ -218,7 +218,7 @@ pub(crate) fn check_place(out: &Path) -> Result<(), Failure> {
     match files.is_foreign(POLICY, MARK)? {
         false => Ok(()),
         true => Err(Failure::Configuration(format!(
-            "refrain: {}: was not made by `refrain plan` or `refrain init`\n  fix: move it away, or have `refrain plan FILE --force` merge the API's description into it, which keeps what it says",
+            "refrain: {}: not written by `refrain plan` or `refrain init`\n  fix: move it away, or merge the API description into it with `refrain plan FILE --force`, which keeps its settings",
             out.join(POLICY).display()
         ))),
     }
@@ -236,8 +236,8 @@ pub(crate) fn write_bare(
     let mut files = Files::new(out, false, false);
     let existing = files.merged(POLICY, MARK)?;
     let fresh = format!(
-        "# Every POST and PATCH is guarded alike; [[operation]] names those that need more.\n\
-         # `refrain plan` writes them from a description of the API, and keeps what stands here.\n\n\
+        "# Every POST and PATCH has the same settings; add an [[operation]] for each one that needs others.\n\
+         # `refrain plan` writes them from an API description, and keeps the settings of this file.\n\n\
          upstream = {}\n",
         toml_edit::value(upstream)
     );
@@ -318,7 +318,7 @@ fn tell_unsure(served: &[&Planned]) {
         return;
     }
     say(format!(
-        "unsure of {}; look at these in refrain.toml:",
+        "operations with an unsure class: {}; check them in refrain.toml:",
         unsure.len()
     ));
     for planned in unsure.iter().take(UNSURE_MAX) {

@@ -35,41 +35,41 @@ const BAD_CONFIGURATION: u8 = 64;
 /// Exit code: a port, a store or a certificate is unavailable.
 const UNAVAILABLE: u8 = 69;
 
-/// Guard any HTTP service, with no change to its code
+/// Guard an HTTP service, without changes to its code
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   refrain proxy --upstream http://127.0.0.1:3000
-                                        guards POST and PATCH, records in ./refrain-data
+                                        guard POST and PATCH, with records in ./refrain-data
   refrain proxy --upstream http://127.0.0.1:3000 --listen 127.0.0.1:0
-                                        on a free port, which it prints
-  refrain proxy --config refrain.toml   with a policy of your own; `refrain check` explains it
+                                        listen on a free port, and print it
+  refrain proxy --config refrain.toml   use your own policy; `refrain check` explains it
 
-Flags go before the environment (REFRAIN_UPSTREAM, REFRAIN_LISTEN, REFRAIN_ADMIN, REFRAIN_STORE, REFRAIN_AUDIT_LOG, REFRAIN_LOG;
-each also with _FILE for a file that holds the value), and that before the file.
-Where admin is not on loopback, REFRAIN_ADMIN_TOKEN has to be set.
-SIGTERM and Ctrl-C let running requests come to their end, up to the time that [proxy] drain gives them; a second one does not wait.
+Flags override the environment (REFRAIN_UPSTREAM, REFRAIN_LISTEN, REFRAIN_ADMIN, REFRAIN_STORE, REFRAIN_AUDIT_LOG, REFRAIN_LOG;
+append _FILE to name a file that holds the value), which overrides the file.
+If the admin address is not a loopback address, REFRAIN_ADMIN_TOKEN is required.
+SIGTERM and Ctrl-C let running requests finish, for up to `drain` of [proxy]; a second signal stops at once.
 
-Exit codes: 0 stopped as told, 2 wrong usage, 64 bad configuration, 69 a port, the store or the audit log cannot be had.")]
+Exit codes: 0 stopped by a signal, 2 wrong usage, 64 bad configuration, 69 port, store or audit log unavailable.")]
 pub(crate) struct Args {
-    /// The service to guard, such as http://127.0.0.1:3000
+    /// Service to guard, such as http://127.0.0.1:3000
     #[arg(long, value_name = "URL")]
     upstream: Option<String>,
-    /// Where to listen; port 0 takes a free one [default: 127.0.0.1:8377]
+    /// Address to listen on; port 0 takes a free port [default: 127.0.0.1:8377]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
-    /// Where records live: memory:, file:DIR, postgres://… or redis://…; with a comma, Redis in front of another [default: file:refrain-data]
+    /// Store of the records: memory:, file:DIR, postgres://… or redis://…; redis://…,STORE puts Redis in front of STORE [default: file:refrain-data]
     #[arg(long, value_name = "STORE")]
     store: Option<String>,
-    /// The folder of the audit log [default: audit in the store's folder, else refrain-audit]
+    /// Folder of the audit log [default: audit in the store's folder, else refrain-audit]
     #[arg(long, value_name = "DIR")]
     audit_log: Option<String>,
-    /// Where probes, metrics and the records API are served [default: 127.0.0.1:8378]
+    /// Address of health checks, metrics and the records API [default: 127.0.0.1:8378]
     #[arg(long, value_name = "ADDRESS")]
     admin: Option<String>,
-    /// A refrain.toml
+    /// Configuration file (refrain.toml)
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// What is logged to standard error: error, warn, info, debug or trace [default: warn]
+    /// Log level on standard error: error, warn, info, debug or trace [default: warn]
     #[arg(long, value_name = "LEVEL")]
     log: Option<String>,
 }
@@ -132,8 +132,8 @@ impl From<StartError> for Failure {
     fn from(error: StartError) -> Self {
         match error {
             StartError::NoUpstream => Self::Configuration(
-                "refrain: no upstream is named; pass --upstream http://HOST:PORT, \
-                 or --config FILE with upstream in it"
+                "refrain: no upstream; pass --upstream http://HOST:PORT, \
+                 or --config FILE with `upstream`"
                     .into(),
             ),
             StartError::Store(error) => error.into(),
@@ -219,13 +219,13 @@ async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
     let stop = async {
         signals.next().await;
         is_draining.store(true, Ordering::Relaxed);
-        say("stopping: no new requests; running ones come to their end");
+        say("stopping: no new requests; running requests finish");
     };
     let left = proxy.run(stop, insisted).await?;
     admin.abort();
     if left > 0 {
         say(format!(
-            "stopped; {left} requests had not ended and are in doubt"
+            "stopped; requests cut off, with unknown outcomes: {left}"
         ));
     } else {
         say("stopped");
@@ -237,13 +237,13 @@ async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
 fn admin_token(settings: &Settings) -> Result<Option<String>, Failure> {
     let token = settings::value("admin_token", None)?;
     if token.as_ref().is_some_and(|token| token.trim().is_empty()) {
-        let message = "refrain: REFRAIN_ADMIN_TOKEN, or the file that REFRAIN_ADMIN_TOKEN_FILE names, is blank; \
-                       write a token there, or unset the variable";
+        let message = "refrain: REFRAIN_ADMIN_TOKEN, or the file that REFRAIN_ADMIN_TOKEN_FILE names, is empty; \
+                       set a token, or unset the variable";
         return Err(Failure::Configuration(message.into()));
     }
     if token.is_none() && !settings.admin.ip().is_loopback() {
         let message = format!(
-            "refrain: admin on {} is open to other machines and needs a token; \
+            "refrain: the admin address {} is reachable from other machines and needs a token; \
              set REFRAIN_ADMIN_TOKEN or REFRAIN_ADMIN_TOKEN_FILE, or listen on 127.0.0.1",
             settings.admin
         );
@@ -307,7 +307,7 @@ pub(crate) fn log_to_stderr(level: &Option<String>) -> Result<(), Failure> {
     let level = level.as_deref().unwrap_or("warn");
     let level: tracing::Level = level.parse().map_err(|_| {
         let message =
-            format!("refrain: `{level}` is no log level; write error, warn, info, debug or trace");
+            format!("refrain: invalid log level `{level}`; use error, warn, info, debug or trace");
         Failure::Configuration(message)
     })?;
     // A subscriber that is already installed stays.
@@ -330,6 +330,6 @@ fn raise_file_limit() {
         maximum: limit.maximum,
     };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::warn!(%error, "the limit of open files stays as it is");
+        tracing::warn!(%error, "cannot raise the limit of open files");
     }
 }

@@ -24,29 +24,29 @@ const PAGE_MAX: usize = 500;
 /// The most bytes of a body read from a file.
 const BODY_BYTES_MAX: u64 = 8 << 20;
 
-/// Look at the records of a running proxy, and settle them
+/// Inspect the records of a running proxy, and resolve unknown outcomes
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   refrain records                                     the first 100 records; the same as `refrain records list`
-  refrain records list --state indeterminate          what waits for somebody to decide
+  refrain records list --state indeterminate          unknown outcomes, which wait for a decision
   refrain records show 3f2a…                          one record, with its outcome
   refrain records show --request 'POST /v1/payments' --key order-7 --header 'Authorization: Bearer …'
                                                       the record of a request
   refrain records resolve 3f2a… --status 201 --body @answer.json --reason 'found in the ledger'
   refrain records resolve 3f2a… --never-happened --reason 'not in the ledger' --by anna
-  refrain records erase 3f2a… --reason 'test data'    it runs again when it is retried
+  refrain records erase 3f2a… --reason 'test data'    a retry executes again
 
-The proxy is asked at its admin address: --admin, or REFRAIN_ADMIN, or http://127.0.0.1:8378.
-A token, where it wants one: --token, or REFRAIN_ADMIN_TOKEN, or a file named in REFRAIN_ADMIN_TOKEN_FILE.
-Exit codes: 0 done, 1 there is no such record or it cannot be done, 2 wrong usage,
-69 the admin address or its store cannot be reached.")]
+The admin address of the proxy: --admin, or REFRAIN_ADMIN, or http://127.0.0.1:8378.
+The admin token, if the proxy requires one: --token, or REFRAIN_ADMIN_TOKEN, or the file that REFRAIN_ADMIN_TOKEN_FILE names.
+Exit codes: 0 done, 1 no such record, or not possible in its state, 2 wrong usage,
+69 admin address or store unreachable.")]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Option<Command>,
-    /// The proxy's admin address
+    /// Admin address of the proxy
     #[arg(long, global = true, value_name = "URL")]
     admin: Option<String>,
-    /// What the admin address wants to be shown
+    /// Admin bearer token
     #[arg(long, global = true, value_name = "TOKEN")]
     token: Option<String>,
     /// Print JSON
@@ -56,39 +56,39 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// List records in the order of their identities
+    /// List records in the order of their ids
     List {
-        /// Only those in this state
+        /// Only records in this state
         #[arg(long, value_parser = ["in-flight", "completed", "indeterminate", "tombstone"])]
         state: Option<String>,
-        /// How many at the most
+        /// Maximum number of records
         #[arg(long, default_value_t = LIMIT, value_parser = clap::value_parser!(u32).range(1..))]
         limit: u32,
-        /// Only those behind this one
+        /// Only records after this id
         #[arg(long, value_name = "ID")]
         after: Option<String>,
     },
-    /// Show one record with its outcome
+    /// Show a record with its outcome
     Show {
-        /// Which record
+        /// Record id
         #[arg(required_unless_present = "request", conflicts_with = "request")]
         id: Option<String>,
         #[command(flatten)]
         sought: Sought,
     },
-    /// End the doubt about an indeterminate record
+    /// Resolve an unknown outcome
     Resolve(Resolve),
-    /// Take away a record whose end is known: it runs again when it is retried
+    /// Delete a finished record; a retry executes again
     Erase {
-        /// Which record
+        /// Record id
         id: String,
-        /// Why; it goes into the audit log
+        /// Reason, written to the audit log
         #[arg(long)]
         reason: String,
-        /// Who you are; it goes into the audit log
+        /// Your name, written to the audit log
         #[arg(long, value_name = "NAME")]
         by: Option<String>,
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(long)]
         yes: bool,
     },
@@ -97,16 +97,16 @@ enum Command {
 /// A request whose record is looked for.
 #[derive(Debug, clap::Args)]
 struct Sought {
-    /// The request whose record it is: method and path
+    /// Find the record of this request: method and path
     #[arg(long, value_name = "METHOD PATH")]
     request: Option<String>,
-    /// The request's key, if none of its headers has it
+    /// Key of the request, if no header carries it
     #[arg(long, requires = "request")]
     key: Option<String>,
-    /// A header of the request; those that name the caller are needed
+    /// Header of the request; include those that identify the caller
     #[arg(long = "header", requires = "request", value_name = "NAME: VALUE")]
     headers: Vec<String>,
-    /// The request's body, if the key lies in there: text, @FILE, or @- for standard input
+    /// Body of the request, if the key comes from it: text, @FILE, or @- for standard input
     #[arg(long, requires = "request", value_name = "BODY")]
     body: Option<String>,
 }
@@ -114,24 +114,24 @@ struct Sought {
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("found").required(true).args(["never_happened", "status"]))]
 struct Resolve {
-    /// Which record
+    /// Record id
     id: String,
-    /// It did not take effect: the key is free again
+    /// The effect did not happen: release the key
     #[arg(long)]
     never_happened: bool,
-    /// It took effect: duplicates get this status from now on
+    /// The effect happened: replay this status to duplicates
     #[arg(long)]
     status: Option<u16>,
-    /// A header of the answer
+    /// Header of the replayed response
     #[arg(long = "header", requires = "status", value_name = "NAME: VALUE")]
     headers: Vec<String>,
-    /// The answer's body: text, @FILE, or @- for standard input
+    /// Body of the replayed response: text, @FILE, or @- for standard input
     #[arg(long, requires = "status", value_name = "BODY")]
     body: Option<String>,
-    /// Why; it goes into the audit log
+    /// Reason, written to the audit log
     #[arg(long)]
     reason: String,
-    /// Who you are; it goes into the audit log
+    /// Your name, written to the audit log
     #[arg(long, value_name = "NAME")]
     by: Option<String>,
 }
@@ -203,7 +203,7 @@ impl Args {
                 }
                 let asked = told(json!({ "reason": reason }), by.as_deref());
                 let done = client.delete(&path, &asked).await?;
-                self.tell(&done, |_| say("Erased: its key is free again."));
+                self.tell(&done, |_| say("Erased: the key is free again."));
                 Ok(())
             }
         }
@@ -248,10 +248,10 @@ impl Args {
                 json!({ "records": all, "next": next })
             )),
             (false, Some(next)) => {
-                crate::output::complain(format_args!("There may be more: --after {next}"));
+                crate::output::complain(format_args!("There may be more records: --after {next}"));
             }
             (false, None) if listed == 0 => {
-                crate::output::complain(format_args!("There are no such records."));
+                crate::output::complain(format_args!("No matching records."));
             }
             (false, None) => {}
         }
@@ -274,7 +274,7 @@ fn checked(id: &str) -> Result<&str, Trouble> {
     match id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         true => Ok(id),
         false => Err(Trouble::usage(format!(
-            "`{id}` is no record id: that is 32 hexadecimal digits; see `refrain records list`"
+            "`{id}` is not a record id (32 hexadecimal digits); `refrain records list` prints them"
         ))),
     }
 }
@@ -282,8 +282,9 @@ fn checked(id: &str) -> Result<&str, Trouble> {
 async fn find(client: &Client, sought: &Sought) -> Result<String, Trouble> {
     let request = sought.request.as_deref().unwrap_or_default();
     let Some((method, path)) = request.trim().split_once(' ') else {
-        let message =
-            format!("--request `{request}`: write a method and a path: 'POST /v1/payments'");
+        let message = format!(
+            "--request `{request}`: expected a method and a path, such as 'POST /v1/payments'"
+        );
         return Err(Trouble::usage(message));
     };
     let mut asked = json!({
@@ -296,7 +297,7 @@ async fn find(client: &Client, sought: &Sought) -> Result<String, Trouble> {
     }
     if let Some(body) = &sought.body {
         let body = String::from_utf8(content(body)?);
-        let body = body.map_err(|_| Trouble::usage("--body: it is not text".into()))?;
+        let body = body.map_err(|_| Trouble::usage("--body: not UTF-8 text".into()))?;
         asked["body"] = body.into();
     }
     let found = client.post("/api/find", &asked).await?;
@@ -339,9 +340,8 @@ fn told(mut asked: Value, by: Option<&str>) -> Value {
 fn headers(lines: &[String]) -> Result<Map<String, Value>, Trouble> {
     let pair = |line: &String| {
         let pair = line.split_once(':');
-        let (name, value) = pair.ok_or_else(|| {
-            Trouble::usage(format!("--header `{line}`: write it as 'Name: value'"))
-        })?;
+        let (name, value) = pair
+            .ok_or_else(|| Trouble::usage(format!("--header `{line}`: expected 'Name: value'")))?;
         Ok((name.trim().to_owned(), value.trim().into()))
     };
     lines.iter().map(pair).collect()
@@ -359,7 +359,7 @@ fn content(text: &str) -> Result<Vec<u8>, Trouble> {
         };
         let mut bytes = Vec::new();
         source.take(BODY_BYTES_MAX + 1).read_to_end(&mut bytes)?;
-        anyhow::ensure!(bytes.len() as u64 <= BODY_BYTES_MAX, "it is over 8 MiB");
+        anyhow::ensure!(bytes.len() as u64 <= BODY_BYTES_MAX, "larger than 8 MiB");
         Ok(bytes)
     };
     let read = read().with_context(|| format!("--body @{file}: cannot be read"));
@@ -369,11 +369,11 @@ fn content(text: &str) -> Result<Vec<u8>, Trouble> {
 /// Asks for confirmation; an error if there is no terminal.
 fn agreed(id: &str) -> Result<bool, Trouble> {
     if !std::io::stdin().is_terminal() {
-        let message = "nothing was changed: there is nobody to ask; add --yes to erase it";
+        let message = "nothing was changed: no terminal to confirm on; pass --yes";
         return Err(Trouble::usage(message.into()));
     }
     say(format_args!(
-        "The outcome of {id} goes for good, and its request RUNS AGAIN when it is retried."
+        "This deletes the outcome of {id}: a retry of its request EXECUTES AGAIN."
     ));
     show("Erase it? Type yes: ");
     let mut line = String::new();

@@ -25,60 +25,60 @@ const REFUSED: u8 = 1;
 /// The most refused messages that are shown.
 const SHOWN_MAX: usize = 1_000;
 
-/// Publish what services have put into their outbox
+/// Publish the messages of outboxes to brokers
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   refrain relay --outbox postgres://app@db/app --to redis://127.0.0.1:6379
-                                        publish until it is told to stop
-  refrain relay --config refrain.toml   every [[relay]] of the file
+                                        publish until SIGTERM or Ctrl-C
+  refrain relay --config refrain.toml   run every [[relay]] of the file
   refrain relay --config refrain.toml --once --json
-                                        publish what is there, end, and report
+                                        publish all waiting messages, print the counts, and exit
   refrain relay --config refrain.toml --refused
-                                        what the broker did not take
+                                        list the messages that the broker refused
   refrain relay --config refrain.toml --redrive
-                                        let that be tried again, on purpose
+                                        retry the refused messages
 
 A relay in refrain.toml:
   [[relay]]
   outbox     = \"postgres://app@127.0.0.1/app\"
   to         = \"redis://127.0.0.1:6379\"
-  on_refusal = \"hold\"                   # or \"park\": the group goes on without a message that is refused
+  on_refusal = \"hold\"                   # or \"park\": set a refused message aside, and continue its group
 
-`refrain migrate --outbox` makes the table. Several relays may work on one outbox: what one of them holds, the others leave.
-Each message is published at least once, under the same id every time, and in order within its group.
-SIGTERM and Ctrl-C let what is under way come to its end; a second one does not wait.
-Flags go before the environment (REFRAIN_OUTBOX, REFRAIN_TO, REFRAIN_LOG; each also with _FILE for a file that holds the value),
-and that before the file. Of a file with several relays, --outbox and --to need one that --relay chooses.
-Only the secrets of the chosen relays are read.
+`refrain migrate --outbox` creates the table. Several relays may share an outbox: each skips the messages that another one holds.
+Each message is published at least once, always with the same id, and in order within its group.
+SIGTERM and Ctrl-C let the current messages finish; a second signal stops at once.
+Flags override the environment (REFRAIN_OUTBOX, REFRAIN_TO, REFRAIN_LOG; append _FILE to name a file that holds the value),
+which overrides the file. If the file has several relays, --outbox and --to need --relay NAME.
+Only the secrets of the selected relays are read.
 
-Exit codes: 0 stopped as told, or all is published, 1 something was refused and waits for a person, 2 wrong usage,
-64 bad configuration, 69 the outbox or the broker cannot be reached.")]
+Exit codes: 0 stopped by a signal, or everything is published, 1 refused messages wait for an operator, 2 wrong usage,
+64 bad configuration, 69 outbox or broker unreachable.")]
 pub(crate) struct Args {
-    /// The database with the outbox: postgres://…
+    /// Database with the outbox: postgres://…
     #[arg(long, value_name = "URL")]
     outbox: Option<String>,
-    /// The broker
+    /// Broker to publish to, such as redis://…
     #[arg(long, value_name = "URL")]
     to: Option<String>,
-    /// A refrain.toml with at least one [[relay]] [default: refrain.toml, unless --outbox and --to are given]
+    /// Configuration file with at least one [[relay]] [default: refrain.toml, unless --outbox and --to are given]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Only the relay of this name; may be given several times
+    /// Run only this relay; may be given several times
     #[arg(long = "relay", value_name = "NAME")]
     relays: Vec<String>,
-    /// Publish what is there, and end
+    /// Publish all waiting messages, and exit
     #[arg(long)]
     once: bool,
-    /// Show what the broker has refused, and end
+    /// List the messages that the broker refused, and exit
     #[arg(long, conflicts_with = "once")]
     refused: bool,
-    /// Let what was refused be tried again, and end
+    /// Mark refused messages for another attempt, and exit
     #[arg(long, conflicts_with_all = ["once", "refused"])]
     redrive: bool,
-    /// Print what became of the messages as JSON at the end
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
-    /// What is logged to standard error: error, warn, info, debug or trace [default: warn]
+    /// Log level on standard error: error, warn, info, debug or trace [default: warn]
     #[arg(long, value_name = "LEVEL")]
     log: Option<String>,
 }
@@ -131,15 +131,15 @@ fn chosen(
         None if overrides.len() == 2 => (named, "the command line".into()),
         None => {
             return bad(
-                "from where to where? pass --outbox postgres://… and --to redis://…, \
-                        or --config FILE with a [[relay]] in it"
+                "no outbox or no broker; pass --outbox postgres://… and --to redis://…, \
+                        or --config FILE with a [[relay]]"
                     .into(),
             );
         }
     };
     if relays.is_empty() {
         return bad(format!(
-            "{place} has no [[relay]]; `refrain relay --help` shows one"
+            "{place} has no [[relay]]; `refrain relay --help` shows an example"
         ));
     }
     let names: Vec<_> = relays.iter().map(|relay| relay.name.clone()).collect();
@@ -152,7 +152,7 @@ fn chosen(
     let relays: Vec<_> = relays.into_iter().filter(is_meant).collect();
     if let ([(name, _), ..], [_, _, ..]) = (&overrides[..], &relays[..]) {
         return bad(format!(
-            "`{name}` is given by flag or environment, and {place} has several relays; choose one with --relay NAME"
+            "`{name}` is set by flag or environment, but {place} has several relays; select one with --relay NAME"
         ));
     }
     for relay in &relays {
@@ -228,7 +228,7 @@ async fn relay(
     signals.next().await;
     stop.send_replace(true);
     if !args.json {
-        say("stopping: no new messages; what is under way comes to its end");
+        say("stopping: no new messages; the current messages finish");
     }
     let insisted = async {
         told.next().await;
@@ -236,7 +236,7 @@ async fn relay(
     };
     tokio::select! {
         () = async { while running.join_next().await.is_some() {} } => {}
-        () = insisted => say("stopped at once; what was under way is published again"),
+        () = insisted => say("stopped at once; the current messages will be published again"),
     }
     let mut reports = Vec::new();
     for it in &ready {
@@ -308,15 +308,15 @@ fn report(args: &Args, reports: &[(String, RelayCounts, Option<Backlog>)]) {
             refused,
             ..
         } = counts;
-        let left = backlog.map_or("what waits is not known".into(), |it| {
+        let left = backlog.map_or("backlog unknown".into(), |it| {
             format!(
-                "{} wait, {} of them for a person",
+                "{} waiting, {} of them for an operator",
                 it.waiting + it.refused,
                 it.refused
             )
         });
         say(format!(
-            "relay {name}: {published} published, {failed} attempts failed, {refused} were refused; {left}"
+            "relay {name}: {published} published, {failed} failed attempts, {refused} refused; {left}"
         ));
     }
 }
@@ -341,7 +341,7 @@ async fn show_refused(args: &Args, relays: &[RelaySettings]) -> Result<ExitCode,
         say(format!("relay {name}: {} refused", refused.len()));
         for it in refused {
             let group = it.group.as_deref().map_or(String::new(), |group| {
-                let waits = if it.is_held { ", which waits" } else { "" };
+                let waits = if it.is_held { ", which is on hold" } else { "" };
                 format!(", group {group}{waits}")
             });
             let seconds = it.age.as_secs();
@@ -353,7 +353,7 @@ async fn show_refused(args: &Args, relays: &[RelaySettings]) -> Result<ExitCode,
     }
     if is_refused {
         say(
-            "\nMend the cause and run this with --redrive; or give one up with DELETE FROM refrain_outbox WHERE id = …",
+            "\nFix the cause, then run this command with --redrive; or discard a message with DELETE FROM refrain_outbox WHERE id = …",
         );
     }
     Ok(code(is_refused))
@@ -378,7 +378,9 @@ async fn redrive(args: &Args, relays: &[RelaySettings]) -> Result<ExitCode, Fail
         counts.insert(settings.name.clone(), redriven.into());
         if !args.json {
             let name = &settings.name;
-            say(format!("relay {name}: {redriven} are tried again"));
+            say(format!(
+                "relay {name}: {redriven} marked for another attempt"
+            ));
         }
     }
     if args.json {

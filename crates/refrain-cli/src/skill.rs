@@ -34,14 +34,14 @@ files![
     "references/verify.md",
 ];
 
-/// Install or show the skill that leads an assistant through the six stages
+/// Install or show the skill that guides an assistant through the six stages
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  refrain skill install .claude/skills   writes .claude/skills/refrain/SKILL.md and what belongs to it
-  refrain skill show                     prints SKILL.md
-  refrain skill show references/keys.md  prints another of its files
+  refrain skill install .claude/skills   write .claude/skills/refrain/SKILL.md and its references
+  refrain skill show                     print SKILL.md
+  refrain skill show references/keys.md  print another file of the skill
 
-Exit codes: 0 done, 1 a file was changed by hand and nothing was written, 2 wrong usage, 69 the folder cannot be written to.")]
+Exit codes: 0 done, 1 a file was changed by hand and nothing was written, 2 wrong usage, 69 folder not writable.")]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Command,
@@ -51,15 +51,15 @@ pub(crate) struct Args {
 enum Command {
     /// Write the skill into a folder of skills
     Install {
-        /// The folder of skills; the skill gets a folder of its own in it
+        /// Folder of skills; the skill is written to its subfolder `refrain`
         dir: PathBuf,
-        /// Write over files that differ
+        /// Overwrite files that differ
         #[arg(long)]
         force: bool,
     },
     /// Print a file of the skill
     Show {
-        /// Which
+        /// File to print
         #[arg(default_value = "SKILL.md", value_parser = PossibleValuesParser::new(FILES.iter().map(|(path, _)| *path)))]
         file: String,
     },
@@ -99,7 +99,7 @@ fn install(folder: &Path, force: bool) -> ExitCode {
     if !changed.is_empty() && !force {
         let files = changed.join(", ");
         crate::output::complain(format_args!(
-            "refrain: not as this version has it: {files}\n  nothing was written; --force writes over it"
+            "refrain: differs from the skill of this version: {files}\n  nothing was written; pass --force to overwrite"
         ));
         return ExitCode::from(CHANGED);
     }

@@ -24,20 +24,20 @@ const MARK: &str = "refrain.store";
 
 /// The consequences of accepting damage, for the user.
 const MEANING: &str = "\
-Until then every key that may be in there is refused, so nothing runs twice.
-Accepted, records in there count as absent: their outcomes are gone for good, and a request whose record
-was in there RUNS AGAIN when it is retried. A backup of the folder, if you have one, is better.";
+Until the damage is accepted, every key that may be affected is refused, so that nothing executes twice.
+After that, damaged records count as absent: their outcomes are lost, and a retry of such a request
+EXECUTES AGAIN. If you have a backup of the folder, restore it instead.";
 
-/// Look after the folder of an embedded store
+/// Check or repair an embedded store
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  refrain store check refrain-data              read every byte, and report what is damaged
-  refrain store check refrain-data --json       the same for a program
-  refrain store accept-damage refrain-data      give up what is damaged
+  refrain store check refrain-data              read every byte, and report damage
+  refrain store check refrain-data --json       the same as JSON
+  refrain store accept-damage refrain-data      discard damaged records
 
 The folder must not be in use: stop the service first.
-Exit codes: 0 nothing is damaged, or it was accepted, 1 damage, 2 wrong usage, 64 not a store,
-69 the folder is held by another process or cannot be read.")]
+Exit codes: 0 no damage, or damage accepted, 1 damage found, 2 wrong usage, 64 not a store,
+69 folder unreadable, or in use by another process.")]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Command,
@@ -45,19 +45,19 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Read every byte of a store and report what is damaged
+    /// Read every byte of a store, and report damage
     Check {
-        /// The store's folder
+        /// Folder of the store
         dir: PathBuf,
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Give up what is damaged: records in there may run again
+    /// Discard damaged records; a retry of their requests executes again
     AcceptDamage {
-        /// The store's folder
+        /// Folder of the store
         dir: PathBuf,
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(long)]
         yes: bool,
         /// Print JSON; needs --yes
@@ -81,12 +81,15 @@ fn check(dir: &Path, is_json: bool) -> refrain::Result<u8> {
     if is_json {
         print_json(&told(dir, "damage", &damage));
     } else if damage.is_empty() {
-        say(format_args!("{}: every record can be read", dir.display()));
+        say(format_args!(
+            "{}: no damage, every record is readable",
+            dir.display()
+        ));
     } else {
         print_damage(dir, &damage);
         let dir = dir.display();
         say(format_args!(
-            "\nRestore the folder from a backup, or see `refrain store accept-damage {dir}`."
+            "\nRestore the folder from a backup, or discard damaged records with `refrain store accept-damage {dir}`."
         ));
     }
     Ok(if damage.is_empty() { 0 } else { DAMAGED })
@@ -96,7 +99,7 @@ fn accept(dir: &Path, is_sure: bool, is_json: bool) -> refrain::Result<u8> {
     let damage = damage_in(dir)?;
     if damage.is_empty() && !is_json {
         say(format_args!(
-            "{}: nothing is damaged, nothing was changed",
+            "{}: no damage, nothing was changed",
             dir.display()
         ));
         return Ok(0);
@@ -107,7 +110,7 @@ fn accept(dir: &Path, is_sure: bool, is_json: bool) -> refrain::Result<u8> {
     }
     if !is_sure && !std::io::stdin().is_terminal() {
         crate::output::complain(format_args!(
-            "Nothing was changed: there is nobody to ask; add --yes to accept it."
+            "Nothing was changed: no terminal to confirm on; pass --yes."
         ));
         return Ok(USAGE);
     }
@@ -119,7 +122,7 @@ fn accept(dir: &Path, is_sure: bool, is_json: bool) -> refrain::Result<u8> {
     match is_json {
         true => print_json(&told(dir, "accepted", &accepted)),
         false => say(format_args!(
-            "\nAccepted: {} given up.",
+            "\nAccepted: {} discarded.",
             places(accepted.len())
         )),
     }
@@ -135,7 +138,7 @@ fn damage_in(dir: &Path) -> refrain::Result<Vec<Damage>> {
     };
     if !is_store {
         let message = format!(
-            "{} is no Refrain store: there is no `{MARK}` in it; name the folder behind `file:`",
+            "{} is not a Refrain store: it has no file `{MARK}`; pass the DIR of store = \"file:DIR\"",
             dir.display()
         );
         return Err(Error::new(ErrorKind::Unsupported, message));
@@ -157,11 +160,7 @@ fn refused(dir: &Path, error: &Error, is_json: bool) -> u8 {
 }
 
 fn print_damage(dir: &Path, damage: &[Damage]) {
-    say(format_args!(
-        "{}: {} damaged",
-        dir.display(),
-        places(damage.len())
-    ));
+    say(format_args!("{}: {}", dir.display(), places(damage.len())));
     for damage in damage {
         say(format_args!("  {damage}"));
     }
@@ -169,8 +168,8 @@ fn print_damage(dir: &Path, damage: &[Damage]) {
 
 fn places(count: usize) -> String {
     match count {
-        1 => "1 place".into(),
-        count => format!("{count} places"),
+        1 => "1 damaged place".into(),
+        count => format!("{count} damaged places"),
     }
 }
 
@@ -195,7 +194,7 @@ fn print_json(value: &Value) {
 }
 
 fn asked() -> bool {
-    show("\nGive it up? Type yes: ");
+    show("\nDiscard the damaged records? Type yes: ");
     let mut line = String::new();
     let read = std::io::stdin().lock().read_line(&mut line);
     read.is_ok() && line.trim() == "yes"

@@ -30,124 +30,124 @@ const BAD_PLAN: u8 = 64;
 /// The exit code that shells use after Ctrl-C.
 const INTERRUPTED: u8 = 130;
 
-/// Send a service every kind of duplicate, and see which hole it has
+/// Send every kind of duplicate to a service, and report which ones it handles wrongly
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   refrain verify http://127.0.0.1:3000 --op 'POST /v1/payments' --body '{\"amount\":20}' \\
       --effects-url http://127.0.0.1:3000/v1/payments
-                                        counts what the list holds; the strongest check is a ledger of your own
+                                        count the entries of the list; the strongest check is a ledger of your own
   refrain verify http://127.0.0.1:3000 --op 'POST /v1/orders' --body @order.json \\
       --header 'Authorization: Bearer a' --other-credential 'Authorization: Bearer b'
-                                        also: does somebody else get the answer?
+                                        also check that another caller does not get the response
   refrain verify http://127.0.0.1:3000 --openapi openapi.yaml --param shop=7
-                                        all operations that change something, with bodies made from the description;
-                                        shows what it would send, and asks
+                                        test all mutating operations, with bodies generated from the description;
+                                        prints the requests, and asks before sending
   refrain verify --config verify.toml --html report.html --junit report.xml
-                                        several operations, and reports
+                                        test several operations, and write reports
   refrain verify … --json now.json --baseline before.json
-                                        exit 1 only where it got worse
+                                        exit 1 only for cases that got worse
   refrain verify … --restart-command './server --port 3000'
-                                        starts the service, kills it in mid-request, and retries
+                                        start the service, kill it during a request, and retry
   refrain verify --worker --broker redis://127.0.0.1 --queue orders --body '{\"order\":\"{id}\"}' --message-id '{id}' \\
       --effects-url 'http://127.0.0.1:3000/count?id={id}' --restart-command './consumer'
-                                        the same for a consumer of messages: duplicates, failures, crashes
-  refrain verify --list                 all cases; with --worker those for consumers
+                                        test a message consumer: duplicates, failures, crashes
+  refrain verify --list                 list all cases; with --worker those for consumers
 
-{{unique}} in the body, the path or a header becomes a word that no other request has.
-{{key}} there becomes the key, which then has no header of its own.
-It creates effects: use a service that may be tested. Another machine than this one needs --yes.
+{{unique}} in the body, the path or a header is replaced by a word that no other request has.
+{{key}} there is replaced by the key, which is then not sent in the key header.
+The test creates effects: use a test system. A service on another machine needs --yes.
 
-Exit codes: 0 no case failed, 1 some did, 2 wrong usage, 64 a bad plan, 69 the service or the count cannot be reached.")]
+Exit codes: 0 no case failed, 1 a case failed, 2 wrong usage, 64 invalid plan, 69 service or effect count unreachable.")]
 pub(crate) struct Args {
-    /// The service, such as http://127.0.0.1:3000 or https://staging.example, with what goes before every path
+    /// URL of the service, such as http://127.0.0.1:3000 or https://staging.example, with the base path of the operations
     url: Option<String>,
-    /// The operation under test, such as 'POST /v1/payments'
+    /// Operation to test, such as 'POST /v1/payments'
     #[arg(long, value_name = "OPERATION", conflicts_with = "config")]
     op: Option<String>,
-    /// A body that the service accepts: text, or @FILE
+    /// Body that the service accepts: text, or @FILE
     #[arg(long, value_name = "BODY")]
     body: Option<String>,
-    /// A header of each request, such as a credential; may be given several times
+    /// Header of every request, such as a credential; may be given several times
     #[arg(long = "header", value_name = "NAME: VALUE")]
     headers: Vec<String>,
-    /// What kind the body is [default: JSON or text, by its looks]
+    /// Content type of the body [default: JSON or text, detected]
     #[arg(long, value_name = "TYPE")]
     content_type: Option<String>,
-    /// The header that carries the key, where {{key}} stands nowhere else
+    /// Header that carries the key, unless {{key}} is used elsewhere
     #[arg(long, value_name = "NAME", default_value = "Idempotency-Key")]
     key_header: String,
-    /// A credential of somebody else
+    /// Credential of another caller
     #[arg(long, value_name = "NAME: VALUE")]
     other_credential: Option<String>,
-    /// A newer credential of the same caller
+    /// Rotated credential of the same caller
     #[arg(long, value_name = "NAME: VALUE")]
     rotated_credential: Option<String>,
-    /// Another request's body for the same key [default: the body with another number in it]
+    /// Different body, sent with the same key [default: the body with one number changed]
     #[arg(long, value_name = "BODY")]
     other_body: Option<String>,
-    /// Another path that takes the same body [default: one that is not there]
+    /// Another path that accepts the same body [default: a path that does not exist]
     #[arg(long, value_name = "PATH")]
     other_path: Option<String>,
-    /// A body that is refused with 4xx
+    /// Body that the service rejects with 4xx
     #[arg(long, value_name = "BODY")]
     bad_body: Option<String>,
-    /// A body that fails with 5xx
+    /// Body that fails with 5xx
     #[arg(long, value_name = "BODY")]
     failing_body: Option<String>,
-    /// A body that takes the service a while
+    /// Body that the service handles slowly
     #[arg(long, value_name = "BODY")]
     slow_body: Option<String>,
-    /// How long the service says that it keeps answers, up to 30s
+    /// Retention that the service promises, up to 30s
     #[arg(long, value_name = "TIME")]
     retention: Option<String>,
-    /// How long the service says that a claim stands
+    /// Lease of a claim that the service promises
     #[arg(long, value_name = "TIME")]
     lease: Option<String>,
     #[command(flatten)]
     described: openapi::Description,
-    /// A verify.toml, for several operations
+    /// Configuration file (verify.toml), for several operations
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Counts effects: answers a number, or a list; {key} and {unique} are filled in
+    /// URL that counts effects: returns a number or a list; {key} and {unique} are filled in
     #[arg(long, value_name = "URL", conflicts_with = "effects_sql")]
     effects_url: Option<String>,
-    /// Where in the JSON of --effects-url the number or list is
+    /// JSON pointer to the number or list in the response of --effects-url
     #[arg(long, value_name = "POINTER", requires = "effects_url")]
     effects_pointer: Option<String>,
-    /// Counts effects: 'postgres://USER@HOST/DATABASE SELECT count(*) FROM …'
+    /// Query that counts effects: 'postgres://USER@HOST/DATABASE SELECT count(*) FROM …'
     #[arg(long, value_name = "SQL")]
     effects_sql: Option<String>,
-    /// Starts the service, and starts it again after it was killed
+    /// Command that starts the service, and restarts it after it was killed
     #[arg(long, value_name = "COMMAND")]
     restart_command: Option<String>,
-    /// The running service's process, which may be killed and stopped
+    /// Process id of the running service, which the test may pause (SIGSTOP) and kill
     #[arg(long, value_name = "N")]
     pid: Option<u32>,
-    /// The certificates of the authorities to trust, in PEM [default: those that the machine trusts]
+    /// PEM file with the CA certificates to trust [default: those of the system]
     #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
     cacert: Option<PathBuf>,
-    /// Do not check who answers with TLS
+    /// Do not verify TLS certificates
     #[arg(long)]
     insecure: bool,
-    /// How many duplicates come at once
+    /// Number of concurrent duplicates
     #[arg(long, value_name = "N", default_value_t = 10)]
     concurrent: usize,
-    /// How much later the late duplicate comes
+    /// Delay of the late duplicate
     #[arg(long, value_name = "TIME", default_value = "2s")]
     late: String,
-    /// How long an answer may take
+    /// Timeout of a request
     #[arg(long, value_name = "TIME", default_value = "10s")]
     timeout: String,
-    /// How long a key may stay in flight when nobody works on it any more [default: 5s]; how long a message may take to have its effect, redelivery included [default: 15s]
+    /// Maximum time that a key stays in flight after its execution died [default: 5s]; with --worker, maximum time until a message has its effect, redelivery included [default: 15s]
     #[arg(long, value_name = "TIME")]
     patience: Option<String>,
-    /// How long the count of effects has to stay as it is [default: 150ms; 300ms with --worker]
+    /// Time for which the count of effects must stay unchanged [default: 150ms; 300ms with --worker]
     #[arg(long, value_name = "TIME")]
     settle: Option<String>,
-    /// Only this case; may be given several times
+    /// Run only this case; may be given several times
     #[arg(long = "case", value_name = "CASE")]
     only: Vec<String>,
-    /// What keys and bodies go by; the same one only once on the same service [default: random, and printed]
+    /// Random seed of keys and bodies; use each seed only once on a service [default: random, and printed]
     #[arg(long)]
     seed: Option<u64>,
     /// Write the report as JSON; - for standard output
@@ -156,19 +156,19 @@ pub(crate) struct Args {
     /// Write the report as JUnit XML
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
-    /// Write what failed as SARIF
+    /// Write the failed cases as SARIF
     #[arg(long, value_name = "FILE")]
     sarif: Option<PathBuf>,
-    /// Write the report as a page
+    /// Write the report as an HTML page
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// An earlier --json: exit 1 only for what fails now and did not then
+    /// Earlier --json report: exit 1 only for cases that fail now and did not fail then
     #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
-    /// Do not ask before a service on another machine is tested
+    /// Do not ask for confirmation, also for a service on another machine
     #[arg(long)]
     yes: bool,
-    /// Print all cases and stop
+    /// Print all cases, and exit
     #[arg(long)]
     list: bool,
     #[command(flatten)]
@@ -214,7 +214,7 @@ async fn start(args: &Args) -> Result<u8, Failure> {
             ControlFlow::Break(code) => return Ok(code),
         },
         () = signals.next() => {
-            crate::output::complain(format_args!("refrain: interrupted; no report is written"));
+            crate::output::complain(format_args!("refrain: interrupted; no report was written"));
             return Ok(INTERRUPTED);
         }
     };
@@ -285,7 +285,7 @@ fn code(args: &Args, before: Option<&Report>, report: &Report) -> u8 {
     if report.is_blind() && !report.has_failed() {
         tell(
             args,
-            "not testable like this: the answers of two runs look alike, so that nothing could be told; give --effects-url or --effects-sql",
+            "cannot count effects: two executions return the same response; pass --effects-url or --effects-sql",
         );
         return BAD_PLAN;
     }
@@ -349,7 +349,7 @@ fn agree(args: &Args, target: &dyn std::fmt::Display, is_here: bool) -> Result<(
         )))
     };
     if !io::stdin().is_terminal() {
-        return refused("say --yes if it may be tested");
+        return refused("pass --yes if it may be tested");
     }
     let question =
         format!("{target} is on another machine, and testing creates effects there. Test it?");
@@ -393,7 +393,7 @@ fn plan(args: &Args) -> Result<Plan, Failure> {
         .as_ref()
         .or(file.as_ref().and_then(|file| file.url.as_ref()));
     let url =
-        url.ok_or_else(|| bad("no service is named; write refrain verify http://HOST:PORT"))?;
+        url.ok_or_else(|| bad("no service; pass its URL: refrain verify http://HOST:PORT"))?;
     let target: Target = url.parse().map_err(|error: verify::BadPlan| bad(error))?;
     let mut plan = Plan::new(target, seed(args));
     (plan.late, plan.timeout) = (time("late", &args.late)?, time("timeout", &args.timeout)?);
@@ -433,7 +433,7 @@ fn plan(args: &Args) -> Result<Plan, Failure> {
     };
     match plan.operations.is_empty() {
         true => Err(bad(
-            "no operation is named; write --op 'POST /v1/payments' --body '…', --openapi FILE, or --config FILE with [[operation]]",
+            "no operation; pass --op 'POST /v1/payments' --body '…', --openapi FILE, or --config FILE with [[operation]]",
         )),
         false => Ok(plan),
     }

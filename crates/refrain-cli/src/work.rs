@@ -30,15 +30,15 @@ use redrive::redrive;
 /// Timeout for closing a broker.
 const CLOSE_MAX: Duration = Duration::from_secs(5);
 
-/// Deliver messages from brokers to services, each once
+/// Deduplicate messages from brokers, and deliver them to services
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("letters").args(["redrive", "dead_letters"]))]
 #[command(after_help = "Examples:
-  refrain work --config refrain.toml              every [[worker]] of the file
-  refrain work --worker billing                   one of them
-  refrain work --dead-letters --worker billing    list its dead letters; each stays where it is
-  refrain work --redrive --worker billing         let its dead letters through again, and end;
-                                                  each goes into the audit log, in its folder `redrive`
+  refrain work --config refrain.toml              run every [[worker]] of the file
+  refrain work --worker billing                   run one worker
+  refrain work --dead-letters --worker billing    list its dead letters without consuming them
+  refrain work --redrive --worker billing         redrive its dead letters, and exit;
+                                                  each one is written to the audit log, folder `redrive`
 
 A worker in refrain.toml:
   [[worker]]
@@ -48,45 +48,44 @@ A worker in refrain.toml:
   deliver     = \"http://127.0.0.1:3000/events/orders\"
   dead_letter = \"orders.dead\"
 
-Each message goes out as POST with Idempotency-Key, Refrain-Attempt, Refrain-Record and Refrain-Fence.
-2xx has handled it; 4xx makes it a dead letter at once; 408, 425, 429, 5xx, a timeout and a lost answer are tried again,
-not before Retry-After has passed.
+Each message is sent as a POST with Idempotency-Key, Refrain-Attempt, Refrain-Record and Refrain-Fence.
+2xx: handled. 4xx: dead letter at once. 408, 425, 429, 5xx, timeout or lost response: retried, not before Retry-After.
 
-Flags go before the environment (REFRAIN_STORE, REFRAIN_AUDIT_LOG, REFRAIN_ADMIN, REFRAIN_LOG; each also with _FILE for
-a file that holds the value), and that before the file, whose `admin` is the proxy's alone.
-Only the secrets of the chosen workers and of the store are read.
+Flags override the environment (REFRAIN_STORE, REFRAIN_AUDIT_LOG, REFRAIN_ADMIN, REFRAIN_LOG; append _FILE to name
+a file that holds the value), which overrides the file; `admin` in the file is only for the proxy.
+Only the secrets of the selected workers and of the store are read.
 
-Exit codes: 0 stopped in good order, 2 wrong usage, 64 bad configuration, 69 a broker or the store cannot be reached;
-with --redrive, 0 and \"no dead letters\" where there are none, and 69 where it could not be looked whether there are any.")]
+Exit codes: 0 stopped by a signal, 2 wrong usage, 64 bad configuration, 69 broker or store unreachable;
+with --redrive, 0 also if there are no dead letters, and 69 if they cannot be read.")]
 pub(crate) struct Args {
-    /// A refrain.toml with at least one [[worker]]
+    /// Configuration file with at least one [[worker]]
     #[arg(long, value_name = "FILE", default_value = "refrain.toml")]
     config: PathBuf,
-    /// Only the worker of this name; may be given several times
+    /// Run only this worker; may be given several times
     #[arg(long = "worker", value_name = "NAME")]
     workers: Vec<String>,
-    /// Let dead letters through again, on purpose, and end
+    /// Redrive dead letters (put them back into their queue), and exit
     #[arg(long)]
     redrive: bool,
-    /// List dead letters, take none of them, and end
+    /// List dead letters without consuming them, and exit
     #[arg(long)]
     dead_letters: bool,
-    /// How many dead letters at the most, of each worker [default: 100 in a list, all in a redrive]
+    /// Maximum number of dead letters of each worker [default: 100 for a list, all for a redrive]
     #[arg(long, value_name = "COUNT", requires = "letters")]
     at_most: Option<u64>,
-    /// Where records live, in place of what the file says; with a comma, Redis in front of another
+    /// Store of the records, instead of that of the file; redis://…,STORE puts Redis in front of STORE
     #[arg(long, value_name = "STORE")]
     store: Option<String>,
-    /// The folder of the audit log, in place of what the file says
+    /// Folder of the audit log, instead of that of the file
     #[arg(long, value_name = "DIR")]
     audit_log: Option<String>,
-    /// Where /livez, /readyz and /metrics are served; nowhere if it is not named
+    /// Address of /livez, /readyz and /metrics [default: not served]
     #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["redrive", "dead_letters"])]
     admin: Option<SocketAddr>,
-    /// Print what became of the messages as JSON at the end
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
-    /// What is logged to standard error: error, warn, info, debug or trace [default: warn]
+    /// Log level on standard error: error, warn, info, debug or trace [default: warn]
     #[arg(long, value_name = "LEVEL")]
     log: Option<String>,
 }
@@ -130,7 +129,7 @@ fn chosen_from(
     let file = args.config.display();
     if settings.workers.is_empty() {
         return Err(Failure::Configuration(format!(
-            "refrain: {file} has no [[worker]]; `refrain work --help` shows one"
+            "refrain: {file} has no [[worker]]; `refrain work --help` shows an example"
         )));
     }
     let names = || settings.workers.iter().map(|worker| worker.name.as_str());
@@ -163,8 +162,8 @@ fn admin_address(args: &Args) -> Result<Option<SocketAddr>, Failure> {
     let parsed = text.map(|text| {
         text.trim().parse().map_err(|_| {
             Failure::Configuration(format!(
-                "refrain: REFRAIN_ADMIN `{}` is not an address to listen on; \
-                 write a numeric address and a port, such as 127.0.0.1:9090",
+                "refrain: REFRAIN_ADMIN `{}` is not a listen address; \
+                 use an IP address and a port, such as 127.0.0.1:9090",
                 redacted(&text)
             ))
         })
@@ -176,9 +175,9 @@ fn admin_address(args: &Args) -> Result<Option<SocketAddr>, Failure> {
 fn check_store(store: &AnyStore, workers: &[WorkerSettings]) -> Result<(), Failure> {
     match workers.iter().find(|worker| worker.needs_every_claim()) {
         Some(worker) if store.guarantees().lossy_failover => Err(Failure::Configuration(format!(
-            "refrain: worker `{}` is at-most-once, and the store may lose claims that it has granted ({}); \
-                 make the store keep what it acknowledged, write guarantee = \"at-least-once\", \
-                 or accept it with accept_lossy_claims = true",
+            "refrain: worker `{}` is at-most-once, but the store may lose granted claims ({}); \
+                 make the store durable, set guarantee = \"at-least-once\", \
+                 or accept the risk with accept_lossy_claims = true",
             worker.name,
             store.losses()
         ))),
@@ -221,7 +220,7 @@ async fn work(args: &Args) -> Result<(), Failure> {
         greet(worker);
         if worker.audit {
             let folder = settings.audit_folder();
-            say(format!("  audited in {}", folder.display()));
+            say(format!("  audit log {}", folder.display()));
         }
     }
     let admin = match admin {
@@ -249,7 +248,7 @@ async fn work(args: &Args) -> Result<(), Failure> {
     };
     let stopped = async {
         signals.next().await;
-        say("stopping: no new messages; running ones come to their end");
+        say("stopping: no new messages; running messages finish");
         stop.send_replace(true);
         std::future::pending::<()>().await;
     };
@@ -261,7 +260,7 @@ async fn work(args: &Args) -> Result<(), Failure> {
         failed = ended => failed,
         () = stopped => None,
         () = insisted => {
-            say("stopped at once; what was running is delivered again");
+            say("stopped at once; running messages will be delivered again");
             return Ok(());
         }
     };
@@ -319,8 +318,8 @@ async fn open_broker(source: &Source) -> Result<Arc<dyn Broker>, Failure> {
 async fn close(broker: &dyn Broker) {
     match timeout(CLOSE_MAX, broker.close()).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%error, "a broker could not be closed"),
-        Err(_) => tracing::debug!("a broker took too long to close"),
+        Ok(Err(error)) => tracing::debug!(%error, "cannot close the broker connection"),
+        Err(_) => tracing::debug!("closing the broker connection timed out"),
     }
 }
 
@@ -329,7 +328,7 @@ fn greet(worker: &WorkerSettings) {
     let guarantee = serde_json::to_value(worker.terms.guarantee).unwrap_or_default();
     let dead = worker.dead_letter.as_deref();
     say(format!(
-        "worker {}: {} at {} to {}\n  {}, key from {}, {} attempts, dead letters {}, known for {}",
+        "worker {}: {} at {} to {}\n  {}, key from {}, {} attempts, dead letters {}, duplicates detected for {}",
         worker.name,
         worker.queue,
         worker.source,
@@ -337,10 +336,9 @@ fn greet(worker: &WorkerSettings) {
         guarantee.as_str().unwrap_or_default(),
         keys.join(" or "),
         worker.attempts,
-        dead.map_or(
-            "stay in the queue: no `dead_letter` is named".into(),
-            |queue| { format!("to {queue}") }
-        ),
+        dead.map_or("stay in the queue (no `dead_letter` set)".into(), |queue| {
+            format!("to {queue}")
+        }),
         Span(worker.terms.retention + worker.terms.remember),
     ));
 }

@@ -1,6 +1,6 @@
-//! An auditor wants to know what became of every payment and who decided about it, and that nobody changed the answer.
+//! An audit log is useless if it lacks a payment or an operator's decision, or if it can be edited unnoticed.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::{
     collections::HashMap,
@@ -35,7 +35,7 @@ use wire::{Message, Wire, ask, post};
 
 const PAYMENTS: &str = "[[operation]]\nmatch = \"POST /payments\"\nclass = \"monetary\"\n";
 
-/// Runs the command in a folder of its own, and answers exit code, stdout and stderr.
+/// Runs the command in its own folder; returns exit code, stdout and stderr.
 fn run(folder: &Path, args: &[&str]) -> (i32, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_refrain"));
     command.args(args).current_dir(folder).stdin(Stdio::null());
@@ -61,7 +61,7 @@ fn events(folder: &Path) -> Vec<String> {
     entries(folder).into_iter().map(|it| it.event).collect()
 }
 
-/// Two payments, of which one hangs, and what a person made of a third.
+/// Two payments, one of which never gets a response, and a third one whose unknown outcome an operator resolved.
 async fn sample(folder: &Path) {
     let log = AuditLog::open(folder).unwrap();
     let entry = |event, record: u8| {
@@ -81,7 +81,7 @@ async fn sample(folder: &Path) {
 }
 
 #[tokio::test]
-async fn a_log_is_verified_and_what_was_done_to_it_is_named() {
+async fn verify_reports_the_kind_of_tampering() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("refrain-data/audit");
     let audit = |args: &[&str]| run(folder.path(), &[&["audit"], args].concat());
@@ -99,12 +99,12 @@ async fn a_log_is_verified_and_what_was_done_to_it_is_named() {
     let all = entries(&log);
     let (first, last, open) = (&all[0].at, &all[4].at, &all[3].at);
     let expected = format!(
-        "refrain-data/audit: 5 entries in 1 file, nothing was changed
+        "refrain-data/audit: 5 entries in 1 file, no damage
 first  entry 1, {first}
 last   entry 5, {last}
 head   {head}
-       note it elsewhere: --head finds a log that was cut off or rewritten since
-1 record without an end: they run, or their process was killed
+       store it elsewhere: --head HASH detects a log that was truncated or rewritten later
+1 record without an end: still running, or their process was killed
   entry 4, {open}  02020202020202020202020202020202  POST /payments
 "
     );
@@ -125,17 +125,17 @@ head   {head}
     assert_eq!(
         audit(&["verify"]).0,
         0,
-        "what is cut off the end is found by its head alone"
+        "a truncated end is only detected by comparing the head"
     );
     let (code, stdout, _) = audit(&["verify", "--head", head]);
     assert_eq!(code, 1);
-    assert!(stdout.contains("1 place is damaged"), "{stdout}");
+    assert!(stdout.contains("1 damaged place"), "{stdout}");
     assert!(
         stdout.contains(&format!("no entry has the hash {head}")),
         "{stdout}"
     );
 
-    // The status alone: a hash may hold the same digits.
+    // Only the status is changed: a hash may contain the same digits.
     let changed = whole.replace("\"status\":201", "\"status\":200");
     assert_ne!(changed, whole);
     fs::write(&file, changed).unwrap();
@@ -158,7 +158,7 @@ head   {head}
 }
 
 #[tokio::test]
-async fn entries_are_taken_out_by_what_is_asked_for() {
+async fn export_filters_entries() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("log");
     sample(&log).await;
@@ -231,9 +231,9 @@ async fn admin(proxy: &Proxy, path: &str) -> Message {
     ask(proxy.admin, bytes.as_bytes()).await
 }
 
-/// Nothing is audited, and no log is made, until a person decides.
+/// No operation is audited, so no log is created before an operator resolves a record.
 #[tokio::test]
-async fn what_operators_do_is_written_down_with_who_and_why() {
+async fn operator_actions_are_audited_with_actor_and_reason() {
     let upstream = Upstream::start(|_| vec![Act::Close]).await;
     let setup = Arc::new(Setup::new(upstream.address, ""));
     let proxy = start(&setup).await;
@@ -297,11 +297,11 @@ async fn what_operators_do_is_written_down_with_who_and_why() {
     );
 }
 
-/// The log's disk is full: what is audited is refused before it runs, and everything else goes on.
+/// The log's disk is full: audited operations are rejected before they execute, all others still work.
 #[tokio::test]
-async fn without_room_for_its_log_only_what_is_not_audited_runs() {
+async fn full_audit_disk_blocks_audited_operations_only() {
     let upstream = Upstream::start(echo).await;
-    // On a store in memory the log is all that is written.
+    // With a store in memory, only the log is written to disk.
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("audit");
     let rest = format!("audit_log = \"{}\"\n{PAYMENTS}", log.display());
@@ -323,7 +323,7 @@ async fn without_room_for_its_log_only_what_is_not_audited_runs() {
     assert_eq!(
         first.verdict(),
         "503 outcome-unknown",
-        "it ran, and its end is not written down"
+        "the operation ran, and its outcome is not in the log"
     );
     let count = upstream.count();
     for key in ["a", "b", "c"] {
@@ -348,9 +348,9 @@ async fn without_room_for_its_log_only_what_is_not_audited_runs() {
     );
 }
 
-/// The lines of one who changed the log are refused, with the place.
+/// Entries in a modified log are rejected, with file and line.
 #[tokio::test]
-async fn a_proxy_does_not_start_behind_a_log_that_was_changed() {
+async fn proxy_does_not_start_on_a_tampered_audit_log() {
     let upstream = Upstream::start(echo).await;
     let setup = Arc::new(Setup::new(upstream.address, PAYMENTS));
     let mut proxy = start(&setup).await;
@@ -370,7 +370,7 @@ async fn a_proxy_does_not_start_behind_a_log_that_was_changed() {
         .find(|it| it.extension().is_some())
         .unwrap();
     let text = fs::read_to_string(&file).unwrap();
-    // The status alone: a hash may hold the same digits.
+    // Only the status is changed: a hash may contain the same digits.
     let changed = text.replacen("\"status\":201", "\"status\":200", 1);
     assert_ne!(changed, text);
     fs::write(&file, changed).unwrap();
@@ -384,13 +384,13 @@ async fn a_proxy_does_not_start_behind_a_log_that_was_changed() {
     );
 }
 
-/// What clients were told, by key.
+/// Successful responses that clients received, by key.
 type Told = Arc<Mutex<HashMap<String, Message>>>;
 
 const CLIENTS: usize = 8;
 const KILLS: u64 = 25;
 
-/// Sends payments one after the other until it is told to stop; each is sent again until it is answered.
+/// Sends payments one after the other until `stop`; each is retried until it succeeds or its outcome is unknown.
 async fn pay(
     address: SocketAddr,
     client: usize,
@@ -412,7 +412,7 @@ async fn pay(
                     told.lock().unwrap().insert(key.clone(), answer);
                     break;
                 }
-                // In doubt for good: nobody here can tell.
+                // The outcome stays unknown: no operator resolves it here.
                 Ok(answer) if answer.code() == "outcome-unknown" => break,
                 Ok(_) | Err(_) => sleep(Duration::from_millis(5)).await,
             }
@@ -420,9 +420,9 @@ async fn pay(
     }
 }
 
-/// Every answer that a client has seen stands in the log, whenever the proxy was killed.
+/// Every response that a client has received is in the log, no matter when the proxy was killed.
 fn check_told(log: &Path, told: &Told) -> usize {
-    // What was told before the log is read.
+    // Taken before the log is read: these responses must be in it.
     let told: Vec<_> = told.lock().unwrap().values().cloned().collect();
     let ended: std::collections::HashSet<_> = entries(log)
         .into_iter()
@@ -439,7 +439,7 @@ fn check_told(log: &Path, told: &Told) -> usize {
 }
 
 #[tokio::test]
-async fn a_proxy_that_is_killed_again_and_again_has_told_nothing_that_is_not_in_its_log() {
+async fn repeatedly_killed_proxy_returned_no_response_that_is_not_in_its_audit_log() {
     let seed = u64::from(std::process::id());
     println!("seed {seed}");
     let mut dice = Dice::new(seed);
@@ -454,7 +454,7 @@ async fn a_proxy_that_is_killed_again_and_again_has_told_nothing_that_is_not_in_
     let log = setup.file("store/audit");
     for _ in 0..KILLS {
         sleep(Duration::from_millis(20 + dice.below(150))).await;
-        // While it writes, it can be read.
+        // The log can be read while the proxy writes to it.
         let (reading, known) = (log.clone(), told.clone());
         spawn_blocking(move || check_told(&reading, &known))
             .await
@@ -463,7 +463,10 @@ async fn a_proxy_that_is_killed_again_and_again_has_told_nothing_that_is_not_in_
         check_told(&log, &told);
         proxy = start(&setup).await;
     }
-    wait::until("enough is told", async || told.lock().unwrap().len() > 100).await;
+    wait::until("enough responses are received", async || {
+        told.lock().unwrap().len() > 100
+    })
+    .await;
     stop.send_replace(true);
     for client in clients {
         client.await.unwrap();
@@ -472,11 +475,11 @@ async fn a_proxy_that_is_killed_again_and_again_has_told_nothing_that_is_not_in_
     assert!(count > 100, "too little: {count}");
     let reopened = events(&log).iter().filter(|it| *it == "reopened").count();
     assert_eq!(reopened as u64, KILLS);
-    // What was in flight when it was killed is what has no end.
+    // Only requests in flight at a kill have no outcome in the log.
     let found = audit::verify(&log, &Check::default(), &mut |_| ()).unwrap();
     let lost = found.loose.open.len();
     println!(
-        "{count} told, {} entries, {lost} without an end",
+        "{count} responses received, {} entries, {lost} without an outcome",
         found.entries
     );
     assert!(lost <= KILLS as usize * CLIENTS, "{lost}");

@@ -1,7 +1,7 @@
-//! Somebody copies a refrain.toml from a page, and the proxy does not start with it.
-//! So every such block on every page is given to the real command.
+//! A reader copies a `refrain.toml` from a page, and the proxy rejects it.
+//! So every such block on every page is passed to the real command.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::{fs, path::Path, process::Command};
 
@@ -10,10 +10,10 @@ use refrain_verify::verify::{File, worker};
 #[path = "support/pages.rs"]
 mod pages;
 
-/// A secret that every sender's scheme takes.
+/// A secret that is valid for every sender's scheme.
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
-/// The file that a block of TOML is, by what only that file has.
+/// The kind of file that a TOML block is, recognised by a table that only this kind has.
 #[derive(Debug, PartialEq)]
 enum Kind {
     Refrain,
@@ -34,11 +34,11 @@ fn kind(text: &str) -> Kind {
     }
 }
 
-/// Whether the command takes this file, or what it says.
+/// Whether the command accepts this file; otherwise its error message.
 fn accepted(folder: &Path, text: &str) -> Result<(), String> {
     fs::write(folder.join("secret"), SECRET).unwrap();
     let here = folder.display().to_string();
-    // Secrets are read with the file: those of the example's machine are put here.
+    // Secrets are read when the file is: secret files of the examples are created in this folder.
     let text = text.replace("/run/secrets/", &format!("{here}/"));
     for name in quoted(&text).filter(|name| name.starts_with(&here)) {
         fs::write(name, SECRET).unwrap();
@@ -95,7 +95,7 @@ fn the_book_shows_files_that_are_accepted() {
 }
 
 #[test]
-fn what_is_no_good_is_found_in_the_book() {
+fn invalid_examples_in_the_book_are_found() {
     let folder = tempfile::tempdir().unwrap();
     let good = "[[operation]]\nmatch = \"POST /x\"\nwebhook = \"svix\"\nsignature = { secret_file = \"/run/secrets/svix\" }\n";
     assert_eq!(accepted(folder.path(), good), Ok(()));

@@ -1,6 +1,6 @@
-//! `refrain chaos` as a user runs it: started, told what to break, asked what it did, stopped.
+//! `refrain chaos` as a user runs it: start it, set faults, read its counters, stop it.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod support;
 
@@ -19,7 +19,7 @@ fn refrain(arguments: &[&str]) -> Command {
     command
 }
 
-/// A running proxy that ends with its test.
+/// A running chaos proxy; killed on drop.
 struct Chaos {
     child: Child,
     stdout: BufReader<ChildStdout>,
@@ -81,7 +81,7 @@ impl Drop for Chaos {
 }
 
 #[test]
-fn rules_come_and_go_while_it_runs_and_what_it_did_can_be_asked() {
+fn rules_change_at_runtime_and_the_log_is_readable() {
     let upstream = Upstream::start(|_, stream| answer(stream, "201 Created", &[], b"paid"));
     let mut chaos = Chaos::start(upstream.address);
     let try_once = |chaos: &Chaos| {
@@ -98,7 +98,7 @@ fn rules_come_and_go_while_it_runs_and_what_it_did_can_be_asked() {
     assert_eq!(upstream.count(), 3);
     let list = chaos.said(&["list"]);
     assert!(
-        list.contains("struck 1 of 2") && list.contains("2 passed"),
+        list.contains("hit 1 of 2") && list.contains("2 passed"),
         "{list}"
     );
     let log = chaos.said(&["log"]);
@@ -111,22 +111,22 @@ fn rules_come_and_go_while_it_runs_and_what_it_did_can_be_asked() {
 
     let refused = chaos.ask(&["add", "POST /* explode"]);
     assert_eq!(refused.status.code(), Some(2), "{refused:?}");
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("is no fault"));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("unknown fault"));
     assert_eq!(chaos.ask(&["clear", "9"]).status.code(), Some(1));
-    assert_eq!(chaos.said(&["clear"]), "1 taken away\n");
+    assert_eq!(chaos.said(&["clear"]), "1 removed\n");
 
     kill_process(Pid::from_child(&chaos.child), Signal::TERM).unwrap();
     assert_eq!(chaos.child.wait().unwrap().code(), Some(0));
     let mut rest = String::new();
     chaos.stdout.read_to_string(&mut rest).unwrap();
     assert!(
-        rest.ends_with("stopped; 1 requests were struck, 2 passed\n"),
+        rest.ends_with("stopped; 1 requests hit, 2 passed\n"),
         "{rest}"
     );
 }
 
 #[test]
-fn what_cannot_work_is_said_with_its_fix() {
+fn invalid_usage_is_reported_with_the_fix() {
     let start = [
         "--upstream",
         "http://127.0.0.1:9",
@@ -134,15 +134,23 @@ fn what_cannot_work_is_said_with_its_fix() {
         "127.0.0.1:0",
     ];
     for (arguments, code, word) in [
-        (&["--rule", "POST /a explode"][..], 64, "is no fault"),
+        (&["--rule", "POST /a explode"][..], 64, "unknown fault"),
         (&["--rules", "no/such/file"], 64, "no/such/file"),
-        (&["--control", "0.0.0.0:0"], 64, "this machine alone"),
+        (
+            &["--control", "0.0.0.0:0"],
+            64,
+            "must be a loopback address",
+        ),
         (
             &["list", "--control", "http://127.0.0.1:9"],
             69,
-            "cannot be reached",
+            "cannot reach the control address",
         ),
-        (&["list", "--control", "ftp://x"], 2, "is no address"),
+        (
+            &["list", "--control", "ftp://x"],
+            2,
+            "is not a valid address",
+        ),
         (&[], 2, "--upstream"),
     ] {
         let is_start = arguments

@@ -1,6 +1,6 @@
-//! A completion script that the shell cannot read breaks every new terminal.
+//! A completion script with a syntax error breaks every new terminal.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::process::Command;
 

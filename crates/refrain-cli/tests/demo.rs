@@ -1,6 +1,6 @@
-//! The demo is the first thing that people run: it has to come to the same end every time, and leave nothing behind.
+//! The demo is the first command that people run: its result must be the same every time, and it must clean up.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::{
     fs,
@@ -15,17 +15,17 @@ use refrain_testkit::wait;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// Longer than anything takes here: better a failure than to hang.
+/// Longer than any step takes: a demo that hangs fails the test instead of blocking it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The demo with a temporary folder of its own, to see what it leaves there.
+/// The demo with its own temporary folder, to check what it leaves there.
 fn demo(temporary: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_refrain"));
     command.arg("demo").args(args).env("TMPDIR", temporary);
     command
 }
 
-/// A demo that stays up, and the addresses that it told.
+/// A demo that stays up, and the addresses that it printed.
 struct Staying {
     child: Child,
     api: String,
@@ -40,7 +40,9 @@ fn stay() -> Staying {
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let lines = lines.map(Result::unwrap);
-    let told: Vec<_> = lines.take_while(|line| line != "Ctrl-C ends it.").collect();
+    let told: Vec<_> = lines
+        .take_while(|line| line != "Press Ctrl-C to stop.")
+        .collect();
     let address = |name: &str| {
         let line = told.iter().find(|line| line.trim_start().starts_with(name));
         line.unwrap().split_once("http://").unwrap().1.to_owned()
@@ -49,12 +51,12 @@ fn stay() -> Staying {
         child,
         api: address("the API "),
         proxy: address("through Refrain "),
-        admin: address("for operators "),
+        admin: address("admin address "),
         temporary,
     }
 }
 
-/// Sends a request, and answers status line, headers and body.
+/// Sends a request; returns status line, headers and body.
 fn send(address: &str, request: &str, key: &str, body: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -70,13 +72,13 @@ fn send(address: &str, request: &str, key: &str, body: &str) -> String {
 }
 
 impl Staying {
-    /// Pays by hand through the proxy.
+    /// Sends a payment through the proxy.
     fn pay(&self, key: &str, amount: u32) -> String {
         let body = format!("amount={amount}");
         send(&self.proxy, "POST /v1/payments", key, &body)
     }
 
-    /// How often the ledger has this key.
+    /// The number of charges with this key in the ledger.
     fn charges(&self, key: &str) -> usize {
         let ledger = send(&self.api, "GET /v1/payments", "none", "");
         ledger.matches(&format!("\"key\":\"{key}\"")).count()
@@ -90,7 +92,7 @@ impl Staying {
 
 impl Drop for Staying {
     fn drop(&mut self) {
-        // A test that failed leaves nothing behind either.
+        // Cleans up after a failed test, too.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -100,7 +102,7 @@ fn entries(folder: &Path) -> usize {
     fs::read_dir(folder).unwrap().count()
 }
 
-/// Whether any process was started on a file in this folder.
+/// Whether any process runs a file of this folder.
 fn has_process(folder: &Path) -> bool {
     let folder = folder.to_str().unwrap().as_bytes();
     let is_on = |entry: fs::DirEntry| {
@@ -123,7 +125,11 @@ fn programs_get_the_comparison_alone() {
     assert_eq!(told["payments"].as_array().unwrap().len(), 24, "{told}");
     assert_ne!(told["directly"]["charged_twice"], 0, "{told}");
     let output = demo(temporary.path(), &["--json"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(2), "it would not end");
+    assert_eq!(
+        output.status.code(),
+        Some(2),
+        "the demo must not start without an end"
+    );
 }
 
 #[test]
@@ -139,26 +145,26 @@ fn every_run_shows_the_same_difference_and_leaves_nothing_behind() {
     };
     let stdout = run();
     for line in [
-        "The proxy's policy has a probe, GET /v1/payments?key={key}, which tells it what became of a payment whose answer was lost.",
-        "through Refrain: the proxy was killed with -9 in the middle",
-        "through Refrain: the proxy was started again on the same store",
+        "The policy of the proxy has a probe, GET /v1/payments?key={key}, which finds the result of a payment whose response was lost.",
+        "through Refrain: the proxy was killed with kill -9",
+        "through Refrain: the proxy was restarted on the same store",
         "payment-2          too slow     20 + 20  TWICE   20",
         "charges                         37               24",
         "charged twice                   13               0",
         "lost                            0                0",
-        "without an answer               0                0",
+        "no response                     0                0",
         "directly: 13 of 24 payments were charged twice",
-        "through Refrain: every payment was charged once, although the proxy was killed in the middle",
+        "through Refrain: every payment was charged once, although the proxy was killed during the run",
     ] {
         assert!(stdout.lines().any(|it| it == line), "{line}\n{stdout}");
     }
-    assert!(!stdout.contains('\x1b'), "no terminal, no escape codes");
-    assert_eq!(stdout, run(), "every run is like the last");
+    assert!(!stdout.contains('\x1b'), "escape codes without a terminal");
+    assert_eq!(stdout, run(), "two runs differ");
     assert_eq!(entries(temporary.path()), 0);
 }
 
 #[test]
-fn other_troubles_come_to_the_same_end() {
+fn every_payment_is_charged_once_with_other_seeds() {
     let temporary = tempfile::tempdir().unwrap();
     for seed in ["2", "18446744073709551615"] {
         let output = demo(temporary.path(), &["--once", "--seed", seed]).output();
@@ -180,7 +186,7 @@ fn without_a_temporary_folder_it_says_so_and_does_not_report_a_double_charge() {
 }
 
 #[test]
-fn what_it_offers_to_try_by_hand_is_true() {
+fn printed_curl_commands_work() {
     let mut demo = stay();
     let first = demo.pay("mine", 20);
     assert!(first.starts_with("HTTP/1.1 201"), "{first}");
@@ -192,7 +198,7 @@ fn what_it_offers_to_try_by_hand_is_true() {
     let lost = demo.pay("lose-1", 20);
     assert!(lost.starts_with("HTTP/1.1 502"), "{lost}");
     assert!(lost.contains("outcome-unknown"), "{lost}");
-    wait::until_blocking("the truth is learnt", || {
+    wait::until_blocking("the outcome is resolved", || {
         let truth = demo.pay("lose-1", 20);
         truth.contains("idempotent-replayed: true")
     });
@@ -213,12 +219,12 @@ fn what_it_offers_to_try_by_hand_is_true() {
 }
 
 #[test]
-fn interrupted_in_the_middle_it_tidies_up_too() {
+fn interrupt_removes_temporary_files() {
     let temporary = tempfile::tempdir().unwrap();
     let mut command = demo(temporary.path(), &["--once"]);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let is_again = |line: std::io::Result<String>| line.unwrap().contains("started again");
+    let is_again = |line: std::io::Result<String>| line.unwrap().contains("restarted");
     assert!(lines.any(is_again));
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(130));

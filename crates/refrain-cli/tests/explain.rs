@@ -1,12 +1,13 @@
-//! Three in the morning, a log full of `outcome-unknown`, and no browser on the machine.
+//! At three in the morning, an operator has a log full of `outcome-unknown` and no browser on the machine.
+//! `refrain explain` has to print the whole page of the problem.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::{fs, path::Path, process::Command};
 
 use refrain::http::Code;
 
-/// Runs the command and answers exit code, stdout and stderr.
+/// Runs the command; returns exit code, stdout and stderr.
 fn run(args: &[&str]) -> (i32, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_refrain"));
     let output = command.arg("explain").args(args).output().unwrap();
@@ -81,7 +82,7 @@ fn json_has_the_page_too() {
 }
 
 #[test]
-fn a_slip_is_met_with_what_was_probably_meant() {
+fn typo_gets_a_suggestion() {
     for (typed, meant) in [
         ("inflight", "in-flight"),
         ("outcome-unkown", "outcome-unknown"),

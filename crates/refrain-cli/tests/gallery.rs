@@ -1,8 +1,8 @@
-//! A tester that cries wolf is turned off, and one that misses a hole is worse than none.
-//! Each service in `examples/broken` has one hole, or none, and `refrain verify` has to come to exactly the verdicts
+//! A tester with false alarms gets turned off, and one that misses a bug is worse than none.
+//! Each service in `examples/broken` has one bug or none, and `refrain verify` has to reach exactly the verdicts
 //! that `gallery.toml` lists for it.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::{
     collections::BTreeSet,
@@ -19,10 +19,10 @@ use std::{
 use serde::Deserialize;
 use serde_json::Value;
 
-/// How many services of one language are tested at the same time; they sleep most of it.
+/// Services of one language that are tested at the same time; they sleep most of the time.
 const AT_ONCE: usize = 4;
-/// Patience for a restart and a lease of three seconds on a busy machine; later than the 4 s for which one of them
-/// remembers keys.
+/// Enough time for a restart and a lease of 3 s on a busy machine; `--late` is longer than the 4 s for which one of
+/// the services remembers keys.
 const PLAN: [&str; 6] = ["--patience", "15s", "--late", "4500ms", "--concurrent", "6"];
 
 #[derive(Deserialize)]
@@ -31,7 +31,7 @@ struct Gallery {
     service: Vec<Exhibit>,
 }
 
-/// A service and everything that is to be found of it; all other cases pass.
+/// A service and its expected findings; all other cases pass.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Exhibit {
@@ -73,7 +73,7 @@ fn services_in_rust_get_exactly_their_verdicts() {
     let binary = built();
     check("rust/", |file, port, data| {
         let hole = Path::new(file).file_stem().unwrap().to_str().unwrap();
-        // The right one has no file of its own: it is what the holes differ from.
+        // The correct service has no file of its own: the broken ones are changes to it.
         let hole = if hole == "holes" { "right" } else { hole };
         format!("exec {} {hole} {port} {data}", binary.display())
     });
@@ -101,7 +101,7 @@ fn check(language: &str, start: impl Fn(&str, u16, &str) -> String + Sync) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// What verify says of a service and the gallery does not, or the other way round.
+/// Differences between the verdicts and the gallery's list, in both directions.
 fn verified(service: &Exhibit, start: impl Fn(&str, u16, &str) -> String) -> Vec<String> {
     let (data, port) = (
         tempfile::tempdir().unwrap(),
@@ -158,7 +158,7 @@ fn differs(service: &Exhibit, case: &Value) -> Option<String> {
     (verdict != expected).then(|| format!("{file}: {id}: {verdict}, not {expected}: {findings}"))
 }
 
-/// The services in Rust, built as this test is.
+/// The services in Rust, built with the profile of this test.
 fn built() -> PathBuf {
     let refrain = Path::new(env!("CARGO_BIN_EXE_refrain"));
     let folder = refrain.parent().unwrap();

@@ -1,9 +1,6 @@
-//! `refrain init` on a real terminal: somebody is asked, stops in the middle, comes back, and has a policy that works.
+//! `refrain init` on a real terminal: a user answers questions, stops half-way, resumes, and gets a valid policy.
 
-#![allow(
-    clippy::disallowed_methods,
-    reason = "a real terminal is waited for in real time"
-)]
+#![allow(clippy::disallowed_methods, reason = "a real terminal needs real time")]
 
 use std::{
     fs::{self, File},
@@ -48,14 +45,14 @@ paths:
       responses: {'200': {description: The order}}
 ";
 
-/// A command on a terminal.
+/// A command running on a terminal.
 struct Terminal {
     child: Child,
     keys: File,
     seen: Arc<Mutex<String>>,
-    /// Ends when all that the command wrote is in `seen`.
+    /// Ends when all output of the command is in `seen`.
     reading: JoinHandle<()>,
-    /// Up to where was looked.
+    /// Offset in `seen` up to which the output was searched.
     read: usize,
 }
 
@@ -89,7 +86,7 @@ impl Terminal {
         let shown = seen.clone();
         let reading = thread::spawn(move || {
             let mut bytes = [0; 4096];
-            // The terminal is gone with the command.
+            // Reading fails when the command exits, because its terminal is closed.
             while let Ok(len @ 1..) = screen.read(&mut bytes) {
                 let text = String::from_utf8_lossy(&bytes[..len]);
                 shown.lock().unwrap().push_str(&text);
@@ -104,7 +101,7 @@ impl Terminal {
         }
     }
 
-    /// Waits until this is on the screen, behind what was waited for before.
+    /// Waits until this text is on the screen, after the text that was waited for before.
     fn see(&mut self, text: &str) {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -115,7 +112,7 @@ impl Terminal {
             }
             assert!(
                 Instant::now() < end,
-                "`{text}` does not come; there is {seen}"
+                "`{text}` is not on the screen: {seen}"
             );
             thread::sleep(Duration::from_millis(20));
         }
@@ -125,7 +122,7 @@ impl Terminal {
         self.keys.write_all(keys).unwrap();
     }
 
-    /// Sees a question and takes its default.
+    /// Waits for a question and accepts its default.
     fn accept(&mut self, question: &str) {
         self.see(question);
         self.press(ENTER);
@@ -139,7 +136,10 @@ impl Terminal {
                 None if Instant::now() < end => thread::sleep(Duration::from_millis(20)),
                 None => {
                     self.child.kill().unwrap();
-                    panic!("it does not end; there is {}", self.seen.lock().unwrap());
+                    panic!(
+                        "the command does not exit; on the screen: {}",
+                        self.seen.lock().unwrap()
+                    );
                 }
             }
         };
@@ -239,7 +239,7 @@ fn stopping_loses_nothing() {
     assert!(!folder.path().join("refrain.toml").exists());
 
     let mut terminal = Terminal::start(folder.path(), &[]);
-    terminal.see("Going on: 3 answers from before");
+    terminal.see("Resuming with 3 answers from an earlier run");
     terminal.accept("The address of postgres?");
     QUESTIONS[3..]
         .iter()
@@ -255,7 +255,7 @@ fn stopping_loses_nothing() {
 }
 
 #[test]
-fn what_was_changed_by_hand_stays() {
+fn manual_changes_are_kept() {
     let folder = project();
     let first = refrain(folder.path(), &["init", "--yes"]);
     assert!(first.status.success(), "{first:?}");
@@ -269,7 +269,7 @@ fn what_was_changed_by_hand_stays() {
     assert_eq!(fs::read_to_string(&file).unwrap(), changed);
 }
 
-/// An operation of which the plan is not sure: what a person says about it is not to be forgotten by the next plan.
+/// An operation that the plan cannot classify: the next plan must not forget the user's answer.
 const UNSURE: &str = "openapi: 3.0.3
 info: {title: Club, version: '1'}
 paths:
@@ -280,7 +280,7 @@ paths:
 ";
 
 #[test]
-fn what_a_person_decided_survives_the_next_plan() {
+fn operator_decisions_survive_the_next_plan() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("openapi.yaml"), UNSURE).unwrap();
     let guessed = refrain(folder.path(), &["init", "--yes", "--json"]);
@@ -289,7 +289,7 @@ fn what_a_person_decided_survives_the_next_plan() {
     let before = check_policy(folder.path());
     assert!(before.contains("# unsure ("), "{before}");
     assert!(before.contains("class = \"monetary\""), "{before}");
-    // The policy is there, and says all but what is unsure.
+    // The policy exists and lacks only the class that the plan is unsure of.
     let mut terminal = Terminal::start(folder.path(), &[]);
     terminal.see("(1 of 1) What does POST /carts/{id}/checkout do?");
     terminal.press(b"\x1b[A");
@@ -310,7 +310,7 @@ fn what_a_person_decided_survives_the_next_plan() {
     let again = refrain(folder.path(), &["plan", "openapi.yaml"]);
     assert!(again.status.success(), "{again:?}");
     assert_eq!(check_policy(folder.path()), decided);
-    // Nothing is left to ask.
+    // No question is left.
     let (code, seen) = Terminal::start(folder.path(), &[]).end();
     assert_eq!(code, Some(0), "{seen}");
     assert_eq!(check_policy(folder.path()), decided);
@@ -327,7 +327,7 @@ fn a_policy_that_is_there_is_not_contradicted() {
         said.contains("refrain.toml has store = file:refrain-data"),
         "{said}"
     );
-    // What it lacks is asked for, and added.
+    // Missing settings are asked for and added.
     let file = folder.path().join("refrain.toml");
     let policy = fs::read_to_string(&file).unwrap();
     let without = policy.replace("retention = \"24h\"\n", "");
@@ -373,7 +373,7 @@ fn requests_and_messages_go_into_one_policy() {
     let output = refrain(folder.path(), &["init", "--yes", "--json"]);
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     golden("report.json", &format!("{report:#}\n"));
-    // A worker is not gone from a description of requests, nor an operation from one of messages.
+    // Planning from OpenAPI does not report workers as removed, and AsyncAPI does not report operations as removed.
     let check = refrain(folder.path(), &["plan", "openapi.yaml", "--check"]);
     assert!(check.status.success(), "{check:?}");
     let check = refrain(folder.path(), &["plan", "asyncapi.yaml", "--check"]);
@@ -381,7 +381,7 @@ fn requests_and_messages_go_into_one_policy() {
     assert!(!said.contains("gone"), "{said}");
 }
 
-/// Compares with what was seen and found good before.
+/// Compares with the accepted output.
 fn golden(name: &str, now: &str) {
     let home = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/init_golden");
     let path = home.join(format!("{name}.golden"));
@@ -392,7 +392,7 @@ fn golden(name: &str, now: &str) {
     let before = fs::read_to_string(&path).unwrap_or_default();
     assert!(
         now == before,
-        "{} differs; look at it, and run with UPDATE_GOLDEN=1\n{now}",
+        "{} differs; check it, then accept it with UPDATE_GOLDEN=1\n{now}",
         path.display()
     );
 }
@@ -425,7 +425,7 @@ fn a_project_without_a_description_gets_a_policy_for_all() {
 }
 
 #[test]
-fn what_cannot_work_is_said() {
+fn invalid_usage_of_init_is_reported() {
     let folder = project();
     let output = refrain(folder.path(), &["init"]);
     assert_eq!(output.status.code(), Some(2));
@@ -452,7 +452,10 @@ fn what_cannot_work_is_said() {
         assert_eq!(output.status.code(), Some(64));
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(said.contains(flag) && said.contains(why), "{said}");
-        assert_eq!(output.stdout, b"", "it is said before anything is asked");
+        assert_eq!(
+            output.stdout, b"",
+            "the error comes before the first question"
+        );
     }
     assert!(!folder.path().join("refrain.toml").exists());
 

@@ -1,6 +1,6 @@
-//! A nightly job died and was started again: it has to come to the same keys as before, or every invoice is paid twice.
+//! A nightly job crashed and was restarted: it must derive the same keys as before, or every invoice is paid twice.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::{
     fs,
@@ -9,7 +9,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// Derives with these parameters and this stdin, and answers exit code, stdout and stderr.
+/// Derives a key from these parameters and this stdin; returns exit code, stdout and stderr.
 fn run(folder: &Path, params: &str, stdin: &str, more: &[&str]) -> (i32, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_refrain"));
     let mut child = command
@@ -22,7 +22,7 @@ fn run(folder: &Path, params: &str, stdin: &str, more: &[&str]) -> (i32, String,
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // A command that fails before it reads does not mind.
+    // Writing fails if the command exits with an error before it reads stdin.
     let _ = child.stdin.take().unwrap().write_all(stdin.as_bytes());
     let output = child.wait_with_output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
@@ -70,7 +70,7 @@ fn parameters_that_cannot_count_as_json_are_refused_with_the_way_out() {
         (
             "{amount: 5}",
             "",
-            "--params is not JSON: key must be a string at line 1 column 2; mend it",
+            "--params is not JSON: key must be a string at line 1 column 2; fix it",
         ),
         (
             "@broken.json",
@@ -81,7 +81,7 @@ fn parameters_that_cannot_count_as_json_are_refused_with_the_way_out() {
         (
             r#"{"a":1,"a":2}"#,
             "",
-            "--params names a member twice in one object",
+            "--params has an object with a duplicate member",
         ),
         (&deep, "", "--params is nested deeper than 128"),
     ];

@@ -1,7 +1,7 @@
-//! A team turns the linter on in its pipeline: what it prints is read by people, scanners and pull requests, and its exit code stops the merge.
+//! A team runs the linter in CI: people, scanners and pull requests read its output; its exit code blocks the merge.
 
 #![cfg(feature = "lint")]
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::{fs, path::Path, process::Command};
 
@@ -11,7 +11,7 @@ const UNKEYED: &str =
     "import stripe\n\ndef pay(cart):\n    return stripe.Charge.create(amount=cart.total)\n";
 const HINT: &str = "import stripe, uuid\n\ndef pay(cart):\n    return stripe.Charge.create(amount=1, idempotency_key=str(uuid.uuid4()))\n";
 
-/// Runs the command in a folder and answers exit code, stdout and stderr.
+/// Runs the command in a folder; returns exit code, stdout and stderr.
 fn run(folder: &Path, args: &[&str]) -> (i32, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_refrain"));
     let output = command
@@ -44,11 +44,11 @@ fn a_finding_has_its_place_its_line_why_fix_and_more() {
     let (code, stdout, stderr) = run(folder.path(), &["src"]);
     assert_eq!((code, stderr.as_str()), (1, ""));
     let expected =
-        "src/pay.py:4:26: error: a call that moves money carries no key [money-call-without-key]
+        "src/pay.py:4:26: error: a call that moves money has no idempotency key [money-call-without-key]
  4 |     return stripe.Charge.create(amount=cart.total)
    | seen: `stripe.charge.create` of Stripe is called without a key
-   | why:  When its answer is lost nobody can try again without risking that the money moves twice.
-   | fix:  Send a stored idempotency key with the call, the same one on every attempt.
+   | why:  If its response is lost, a retry may move the money twice.
+   | fix:  Store an idempotency key before the call, and send the same key with every attempt.
    | more: docs/lint.md#money-call-without-key
 
 1 error, 0 warnings, 0 hints in 1 file, 4 lines, 1 in other languages
@@ -124,7 +124,7 @@ fn every_rule_is_listed_and_explained() {
         (code, stderr.as_str()),
         (
             2,
-            "refrain: there is no rule no-such; `refrain lint --list` has all\n"
+            "refrain: unknown rule no-such; `refrain lint --list` prints all rules\n"
         )
     );
 }
@@ -166,7 +166,7 @@ fn rules_of_ones_own_are_added_and_bad_ones_named() {
 }
 
 #[test]
-fn wrong_usage_is_told() {
+fn wrong_usage_is_reported() {
     let folder = project(&[]);
     assert_eq!(run(folder.path(), &[]).0, 2);
     let (code, _, stderr) = run(folder.path(), &["no-such-folder"]);

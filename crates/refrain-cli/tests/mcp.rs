@@ -1,8 +1,8 @@
-//! An assistant starts `refrain mcp` and talks to it line by line; what it is told has to be what the command says,
-//! and nothing that it asks may change anything.
+//! An assistant starts `refrain mcp` and sends requests line by line: results must equal those of the command,
+//! and no request may change anything.
 
 #![cfg(all(feature = "lint", feature = "mcp"))]
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod support;
 
@@ -16,7 +16,7 @@ use std::{
 use serde_json::{Value, json};
 use support::{Starting, Upstream, answer, call, post};
 
-/// The side of the assistant.
+/// The assistant's side of the connection.
 struct Talk {
     child: Child,
     to: Option<ChildStdin>,
@@ -67,7 +67,7 @@ impl Talk {
         answer
     }
 
-    /// Whether it failed, and what it says.
+    /// Calls a tool; returns whether it failed, and its text.
     fn call(&mut self, tool: &str, arguments: Value) -> (bool, String) {
         let answer = self.ask(
             "tools/call",
@@ -79,7 +79,7 @@ impl Talk {
         (result["isError"] == true, text.into())
     }
 
-    /// Hangs up; the server ends by itself.
+    /// Closes stdin; the server exits by itself.
     fn end(mut self) {
         self.to = None;
         assert!(self.child.wait().unwrap().success());
@@ -87,7 +87,7 @@ impl Talk {
 }
 
 #[test]
-fn tools_say_what_the_command_says() {
+fn tools_return_the_output_of_the_command() {
     let folder = tempfile::tempdir().unwrap();
     let good = "[[operation]]\nmatch = \"POST /v1/payments\"\nclass = \"monetary\"\n";
     fs::write(folder.path().join("refrain.toml"), good).unwrap();
@@ -143,7 +143,7 @@ fn tools_say_what_the_command_says() {
     assert_eq!(
         fs::read_dir(folder.path()).unwrap().count(),
         before,
-        "nothing is written"
+        "the tool wrote a file"
     );
     let twice = "for attempt in range(5):\n    requests.post(url, json=body, headers={\"Idempotency-Key\": str(uuid4())})\n";
     fs::write(folder.path().join("pay.py"), twice).unwrap();
@@ -154,7 +154,7 @@ fn tools_say_what_the_command_says() {
     let (failed, text) = talk.call("explain", json!({ "code": "--help" }));
     assert!(
         failed && text.contains("invalid value '--help'"),
-        "a value is never a flag: {text}"
+        "a value was parsed as a flag: {text}"
     );
     for (tool, arguments) in [
         ("check", json!({})),

@@ -1,10 +1,10 @@
-//! A DBA makes the tables by hand, because services may not: what is printed has to be what is made.
+//! A DBA creates the tables by hand because services may not: the printed SQL has to be the SQL that `migrate` runs.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::process::{Command, Stdio};
 
-/// Runs the command and answers exit code, stdout and stderr.
+/// Runs the command; returns exit code, stdout and stderr.
 fn run(args: &[&str]) -> (i32, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_refrain"));
     command
@@ -24,7 +24,7 @@ fn run(args: &[&str]) -> (i32, String, String) {
     )
 }
 
-/// A schema of the test's own on the tests' server.
+/// The address of a new schema on the test server.
 fn url() -> String {
     let url = std::env::var("REFRAIN_TEST_POSTGRES_URL").unwrap_or_else(|_| {
         panic!("REFRAIN_TEST_POSTGRES_URL is not set: `cargo xtask test` starts a PostgreSQL and sets it")
@@ -76,13 +76,13 @@ fn the_table_of_queues_is_printed_and_made() {
         "{script}"
     );
     let (code, _, said) = run(&["--queue"]);
-    assert!(code == 2 && said.contains("in which database?"), "{said}");
+    assert!(code == 2 && said.contains("no database"), "{said}");
     let nowhere = "postgres://app:hunter2@127.0.0.1:1/app";
     let (code, _, said) = run(&["--queue", "--store", nowhere]);
     assert!(code == 69 && !said.contains("hunter2"), "{said}");
-    // The server's folder goes with it.
+    // Dropping the server deletes its folder.
     let server = refrain_testkit::servers::PrivatePostgres::start().unwrap();
-    for what in ["the table is made", "there already"] {
+    for what in ["table created", "table already exists"] {
         let (code, told, said) = run(&["--queue", "--store", &server.url()]);
         assert!(code == 0 && told.contains(what), "{told}{said}");
     }
@@ -109,7 +109,7 @@ fn only_what_the_tables_lack_is_printed() {
     assert_eq!((code, said.as_str()), (0, ""));
     assert!(all.contains("CREATE TABLE \"refrain\".records"), "{all}");
     apply(&url, &all).unwrap();
-    // As the build before left it.
+    // Restores the schema of the previous version.
     let back = "DROP TABLE refrain.sequences; UPDATE refrain.meta SET version = 1";
     apply(&url, back).unwrap();
     let (code, step, said) = run(&print);
@@ -131,14 +131,14 @@ fn only_what_the_tables_lack_is_printed() {
         nothing.lines().all(|line| line.starts_with("--")),
         "{nothing}"
     );
-    // An old step that is run on a newer version changes nothing.
+    // A step that is run on a newer version changes nothing.
     let error = apply(&url, &step).unwrap_err();
     let said = error.as_db_error().unwrap().message().to_owned();
-    assert!(said.contains("does not have version 1"), "{said}");
+    assert!(said.contains("is not at version 1"), "{said}");
 }
 
 #[test]
-fn what_would_be_made_is_printed_without_a_server() {
+fn print_works_without_a_server() {
     let (code, script, said) = run(&[
         "--store",
         "postgres://app:hunter2@nowhere.invalid/app?schema=payments",
@@ -175,7 +175,7 @@ fn the_usual_schema_is_printed_without_an_address() {
 }
 
 #[test]
-fn what_cannot_be_migrated_is_explained() {
+fn migration_failures_are_explained() {
     for (args, want, words) in [
         (&[][..], 2, "--store postgres://"),
         (&["--store", "file:refrain-data"], 2, "has no tables"),
@@ -200,7 +200,7 @@ fn what_cannot_be_migrated_is_explained() {
     }
 }
 
-/// The file named the database, and the command asked which.
+/// `refrain.toml` named the database, and the command still required an address.
 #[test]
 fn the_database_is_taken_from_the_file() {
     let server = refrain_testkit::servers::PrivatePostgres::start().unwrap();
@@ -216,15 +216,15 @@ fn the_database_is_taken_from_the_file() {
     std::fs::write(&path, &text).unwrap();
     for (flag, words) in [
         (None, "made at version"),
-        (Some("--receipts"), "the table is there"),
-        (Some("--queue"), "the table is made"),
-        (Some("--outbox"), "the table is there"),
+        (Some("--receipts"), "table is ready"),
+        (Some("--queue"), "table created"),
+        (Some("--outbox"), "table is ready"),
     ] {
         let args: Vec<_> = ["--config", file].into_iter().chain(flag).collect();
         let (code, told, said) = run(&args);
         assert!(code == 0 && told.contains(words), "{flag:?}: {told}{said}");
     }
-    // The flag goes before the file.
+    // The flag has precedence over the file.
     let nowhere = "postgres://app:hunter2@127.0.0.1:1/app";
     for flag in [None, Some("--receipts"), Some("--queue"), Some("--outbox")] {
         let args = ["--config", file, "--store", nowhere]

@@ -1,11 +1,12 @@
-//! Three proxies on one store, in front of a service that takes effect first and has its troubles afterwards.
+//! Crashed or paused nodes on a shared store must neither execute a request twice nor disagree about its outcome.
 //!
-//! Proxies are killed with -9 and stand still for longer than their lease; in some campaigns the store's server is killed, too.
-//! Clients send each key to any of the proxies until they are told how it ended.
-//! The ledger is kept by the service alone. At the end every node is asked for every key, and tells the same to the byte.
-//! `REFRAIN_NODE_FAULTS` says how many faults a campaign has; the seed is printed.
+//! Three proxies on one store, in front of a service that executes first and then loses or delays its response.
+//! Proxies are killed with SIGKILL and paused for longer than their lease; in some campaigns the store's server is
+//! killed, too. Clients send each key to any of the proxies until its outcome is final.
+//! Only the service writes to the ledger. At the end every node returns the same bytes for every key.
+//! `REFRAIN_NODE_FAULTS` sets the number of faults in a campaign; the seed is printed.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::{env, sync::Arc, time::Duration};
 
@@ -39,24 +40,24 @@ use world::{Ends, World, check_at_the_end, check_so_far, takeovers};
 
 const NODES: u64 = 3;
 const FAULTS: u64 = 9;
-/// With fewer successes than this a campaign proves too little.
+/// A campaign with fewer successes proves too little.
 const SUCCESSES_MIN: usize = 40;
-/// The same for keys in doubt under at-most-once, and for takeovers under at-least-once.
+/// The same for unknown outcomes under at-most-once, and for takeovers under at-least-once.
 const TROUBLES_MIN: usize = 5;
-/// The shortest that a policy takes, and some more than that.
+/// A little longer than the shortest lease that a policy may have.
 const LEASE: Duration = Duration::from_secs(1);
 const PAST_LEASE: Duration = Duration::from_millis(1_300);
-/// Longer than it takes until every client is told how its last key ended.
+/// Longer than it takes until every client knows the outcome of its last key.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What goes wrong.
+/// A fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
-    /// A proxy is killed, and started again.
+    /// A proxy is killed and restarted.
     Kill,
-    /// A proxy stands still past its lease, and goes on, while another one is killed.
+    /// A proxy is paused past its lease and continued, while another one is killed.
     Pause,
-    /// The store's server is killed, and started again.
+    /// The store's server is killed and restarted.
     KillServer,
 }
 
@@ -102,7 +103,7 @@ impl Campaign {
         block_in_place(|| self.fleet.restart(node));
     }
 
-    /// Every node, new and knowing only what the store knows, tells everybody the same as before.
+    /// Restarts every node, so that it knows only the store, and checks that responses are the same as before.
     async fn ask_every_node(&mut self) {
         for node in 0..self.fleet.len() {
             self.kill(node);
@@ -111,7 +112,7 @@ impl Campaign {
     }
 }
 
-/// Runs a campaign in which these faults take turns, and checks what holds in all of them.
+/// Runs a campaign with these faults in turn, and checks the invariants of every campaign.
 async fn check(kind: Kind, guarantee: Guarantee, faults: &[Fault]) -> Ends {
     let count = env::var("REFRAIN_NODE_FAULTS").map_or(FAULTS, |text| text.parse().unwrap());
     let seed = u64::from(std::process::id());
@@ -133,7 +134,7 @@ async fn check(kind: Kind, guarantee: Guarantee, faults: &[Fault]) -> Ends {
     let addresses = campaign.fleet.addresses();
     let clients = start_clients(&world, &addresses, &mut campaign.dice);
     let mut number = 0;
-    // How much happens between two faults depends on the machine: on a slow one there are more of them.
+    // How much happens between two faults depends on the machine: a slow one gets more faults.
     while number < count || number < 4 * count && !is_enough(&world, &upstream) {
         campaign
             .suffer(faults[number as usize % faults.len()])
@@ -142,7 +143,7 @@ async fn check(kind: Kind, guarantee: Guarantee, faults: &[Fault]) -> Ends {
     }
     world.end();
     let told = timeout(PATIENCE, clients.join_all()).await;
-    assert!(told.is_ok(), "some are never told how it ended");
+    assert!(told.is_ok(), "some clients never got a final outcome");
     sleep(SLOWEST).await;
     campaign.ask_every_node().await;
     let ends = check_at_the_end(&world, &upstream);
@@ -178,13 +179,13 @@ fn policy(guarantee: Guarantee) -> String {
     )
 }
 
-/// What only at-most-once leaves: doubt, and no duplicate.
+/// Checks the result of at-most-once: unknown outcomes, and no duplicate.
 fn check_at_most_once(ends: &Ends) {
     assert_eq!((ends.duplicates, ends.takeovers), (0, 0), "{ends}");
     assert!(ends.in_doubt > TROUBLES_MIN, "too little: {ends}");
 }
 
-/// What only at-least-once leaves: no doubt, and duplicates where they were announced.
+/// Checks the result of at-least-once: no unknown outcome, and only duplicates that were announced.
 fn check_at_least_once(ends: &Ends) {
     assert_eq!(ends.succeeded, ends.keys, "{ends}");
     assert!(ends.duplicates <= ends.takeovers as usize, "{ends}");

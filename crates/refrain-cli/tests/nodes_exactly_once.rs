@@ -1,11 +1,12 @@
-//! Three proxies on one PostgreSQL, alone or with a Redis in front, and a service whose payment and receipt are one commit.
+//! Exactly-once must hold when proxies die: a payment that is committed twice, or never, is a bug.
 //!
-//! Proxies are killed with -9 and stand still for longer than their lease; the service loses answers before and after
-//! its commit. Clients send each key to any of the proxies until it succeeds, which each of them does in the end.
-//! Then each key has one payment, and every node, new and knowing only what the store knows, tells the same to the byte.
-//! `REFRAIN_NODE_FAULTS` says how many faults there are; the seed is printed.
+//! Three proxies on one PostgreSQL, alone or with a Redis in front, and a service that commits payment and receipt in
+//! one transaction. Proxies are killed with SIGKILL and paused for longer than their lease; the service loses
+//! responses before and after its commit. Clients send each key to any of the proxies until it succeeds.
+//! In the end each key has one payment, and every restarted node returns the same bytes for it.
+//! `REFRAIN_NODE_FAULTS` sets the number of faults; the seed is printed.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -44,17 +45,17 @@ use wire::{Wire, post, response};
 
 const NODES: u64 = 3;
 const FAULTS: u64 = 6;
-/// Fewest keys that are paid in each test.
+/// Minimum number of keys that are paid in each test.
 const KEYS_MIN: usize = 25;
 const CLIENTS: u64 = 8;
 const PAST_LEASE: Duration = Duration::from_millis(1_300);
 
-/// What everybody in the test shares.
+/// State shared by the clients and the test.
 #[derive(Default)]
 struct World {
     keys: AtomicU64,
     is_over: AtomicBool,
-    /// What each key's clients were told: the answer's body.
+    /// Response bodies that clients received, by key.
     told: Mutex<HashMap<String, Vec<u8>>>,
     replays: AtomicU64,
 }
@@ -65,7 +66,7 @@ async fn connect(url: &str) -> Client {
     client
 }
 
-/// The tables of the service, that of receipts made as an operator makes it.
+/// Creates the tables of the service; that of receipts with the SQL that operators use.
 async fn make_tables(url: &str) {
     let made = Command::new(env!("CARGO_BIN_EXE_refrain"))
         .args(["migrate", "--receipts", "--store", url])
@@ -76,7 +77,7 @@ async fn make_tables(url: &str) {
     connect(url).await.batch_execute(table).await.unwrap();
 }
 
-/// Pays and notes the receipt in one transaction; fails before it, behind it, or not at all.
+/// Commits payment and receipt in one transaction; loses its response before or after the commit, or not at all.
 async fn pay(url: Arc<str>, seed: u64, arrived: Arrived) -> Vec<Act> {
     let (request, number) = (&arrived.request, arrived.number);
     let mut dice = Dice::new(seed ^ ((number as u64) << 16));
@@ -104,7 +105,7 @@ async fn pay(url: Arc<str>, seed: u64, arrived: Arrived) -> Vec<Act> {
         .execute(insert, &[&record.unwrap(), &fence.unwrap(), &body])
         .await;
     if noted.is_err() {
-        // Another attempt has paid: this one is rolled back.
+        // Another attempt has paid: this transaction is rolled back.
         return vec![Act::Say(response(500, "", "paid before"))];
     }
     transaction.commit().await.unwrap();
@@ -134,7 +135,10 @@ async fn persist(world: &World, proxies: &[SocketAddr], key: &str, dice: &mut Di
             world.replays.fetch_add(answer.is_replay().into(), Relaxed);
             let mut told = world.told.lock().unwrap();
             let first = told.entry(key.to_owned()).or_insert(answer.body.clone());
-            assert_eq!(*first, answer.body, "{key}: two answers under one key");
+            assert_eq!(
+                *first, answer.body,
+                "{key}: two different responses with one key"
+            );
             return;
         }
         assert!(
@@ -162,7 +166,7 @@ async fn client(world: Arc<World>, proxies: Vec<SocketAddr>, seed: u64) {
     }
 }
 
-/// A node is killed; or stands still past its lease while another one is killed.
+/// Kills a node, or pauses one past its lease while another one is killed.
 async fn suffer(fleet: &mut Fleet, number: u64, dice: &mut Dice) {
     sleep(Duration::from_millis(50 + dice.below(200))).await;
     let node = dice.below(NODES) as usize;
@@ -223,7 +227,7 @@ async fn run(kind: Kind) {
     assert!(!log.contains("panicked"), "{log}");
 }
 
-/// Each key has one payment, and every node, started anew, tells what was told before.
+/// Checks that each key has one payment, and that every restarted node returns the same responses as before.
 async fn check(world: &World, url: &str, fleet: &mut Fleet, dice: &mut Dice) {
     let told = world.told.lock().unwrap().clone();
     for node in 0..fleet.len() {
@@ -255,6 +259,6 @@ async fn check(world: &World, url: &str, fleet: &mut Fleet, dice: &mut Dice) {
     assert_eq!(
         keys(paid.keys().collect()),
         keys(told.keys().collect()),
-        "paid and told"
+        "the ledger and the clients' responses differ"
     );
 }

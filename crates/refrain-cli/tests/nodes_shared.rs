@@ -1,7 +1,7 @@
-//! What nodes on one store owe each other: one that waits on another is woken, a clock that is wrong decides nothing,
-//! and without the store nothing runs and nothing that ran is forgotten.
+//! Nodes on one store depend on each other: a waiting duplicate must be woken by another node, a wrong clock must not
+//! end a lease, and without the store no request may run or lose its outcome.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::{sync::Arc, time::Duration};
 
@@ -34,7 +34,7 @@ use wire::{Message, Wire, ask, post};
 const PATIENCE: Duration = Duration::from_secs(60);
 const HOUR: i64 = 60 * 60;
 
-/// Two nodes, their store and the service behind them.
+/// Two nodes, their store and their upstream.
 struct Stage {
     server: Server,
     fleet: Fleet,
@@ -42,7 +42,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// The second node's clock is so many seconds off.
+    /// Starts the nodes; the clock of the second one is wrong by `off` seconds.
     fn new(kind: Kind, upstream: Upstream, policy: &str, off: i64) -> Self {
         block_in_place(|| {
             let server = Server::start(kind);
@@ -65,7 +65,7 @@ impl Stage {
         ask(self.fleet.address(node), &request(key)).await
     }
 
-    /// Asks, and tells also when the answer came; `None` where the node died.
+    /// Sends a request; returns the response and its time, or `None` if the node died.
     fn start_asking(&self, node: usize, key: &str) -> JoinHandle<Option<(Message, Instant)>> {
         let (address, request) = (self.fleet.address(node), request(key));
         tokio::spawn(async move {
@@ -75,7 +75,7 @@ impl Stage {
         })
     }
 
-    /// Asks until it is told how it ended.
+    /// Retries until the outcome is final.
     async fn ask_until_told(&self, node: usize, key: &str) -> Message {
         let since = tokio::time::Instant::now();
         loop {
@@ -97,7 +97,7 @@ async fn answer_of(asked: JoinHandle<Option<(Message, Instant)>>) -> (Message, I
     asked.await.unwrap().expect("an answer")
 }
 
-/// Who takes its time over a key that says so: `slow-700-1` takes 700 ms, at the first attempt.
+/// Delays the response by the milliseconds in the key: `slow-700-1` takes 700 ms at the first attempt.
 fn slow(arrived: &Arrived) -> Vec<Act> {
     if arrived.request.header("refrain-attempt") != Some("1") {
         return echo(arrived);
@@ -107,28 +107,28 @@ fn slow(arrived: &Arrived) -> Vec<Act> {
     [vec![Act::Sleep(takes)], echo(arrived)].concat()
 }
 
-/// A duplicate waits on the other node while the first one runs, for longer than it takes to fall back to polling.
+/// Checks that a duplicate on the other node is woken, although the first request takes longer than a polling period.
 async fn check_woken(kind: Kind) {
     let upstream = Upstream::start(slow).await;
     let stage = Stage::new(kind, upstream, "", 0);
-    // Listening begins behind the opening, and a machine may be busy with something else for a while.
+    // The listener starts after the store is opened, and the machine may be busy: failed tries are repeated.
     let mut tries = 0..20;
     let mut told: Vec<Vec<Duration>> = Vec::new();
     while !told.iter().any(|took| is_woken(took)) {
         let try_number = tries.next();
-        let try_number = try_number.unwrap_or_else(|| panic!("nobody is woken: {told:?}"));
+        let try_number = try_number.unwrap_or_else(|| panic!("no duplicate was woken: {told:?}"));
         told.push(times_to_be_told(&stage, try_number).await);
     }
     assert_eq!(stage.upstream.count(), told.iter().flatten().count());
 }
 
-/// Polling looks once a second, so it is in time with one out of seven.
+/// With polling once a second, only about one duplicate in seven would be this fast.
 fn is_woken(took: &[Duration]) -> bool {
     const SOON: Duration = Duration::from_millis(150);
     took.iter().filter(|took| **took < SOON).count() >= 5
 }
 
-/// How long behind the first one's answer the other node's duplicates were told.
+/// Delays between the response of the first request and that of its duplicate on the other node.
 async fn times_to_be_told(stage: &Stage, try_number: u32) -> Vec<Duration> {
     let mut took = Vec::new();
     for millis in [350, 420, 490, 560, 630, 700, 770] {
@@ -147,7 +147,7 @@ async fn times_to_be_told(stage: &Stage, try_number: u32) -> Vec<Duration> {
     took
 }
 
-/// Nothing is claimed while the store is away, and what ended meanwhile is stored when it is back.
+/// Checks that nothing is claimed while the store is down, and that outcomes of that time are stored when it is back.
 async fn check_outage(kind: Kind) {
     let go_on = Arc::new(Notify::new());
     let waiting = go_on.clone();
@@ -168,12 +168,12 @@ async fn check_outage(kind: Kind) {
     go_on.notify_one();
     let (told, _) = answer_of(held).await;
     assert_eq!(told.verdict(), "503 outcome-unknown");
-    // Past the lease: it lapses, and the truth comes late.
+    // Longer than the lease, so that it expires and the outcome is stored late.
     sleep(Duration::from_millis(1_200)).await;
     assert_eq!(
         stage.upstream.count(),
         2,
-        "something was sent without a claim"
+        "a request was sent without a claim"
     );
     block_in_place(|| stage.server.restart());
     for node in [1, 0] {
@@ -187,7 +187,7 @@ async fn check_outage(kind: Kind) {
     assert!(!fresh.is_replay());
 }
 
-/// An hour ahead or behind: a lease lapses for nobody too early or too late, and an outcome is kept as long as was said.
+/// Checks that with a clock that is an hour wrong, no lease expires too early or too late and outcomes are kept.
 async fn check_clocks(kind: Kind, off: i64) {
     let upstream = Upstream::start(slow).await;
     let policy = "[policy]\nguarantee = \"at-least-once\"\nlease = \"6s\"\nwait = \"30s\"\nretention = \"30m\"\nremember = \"1m\"\n";
@@ -203,19 +203,19 @@ async fn check_clocks(kind: Kind, off: i64) {
         assert_eq!(first.body, duplicate.body);
         assert!(stage.ask(node, &key).await.is_replay());
     }
-    assert_eq!(stage.upstream.count(), 2, "somebody took over too early");
+    assert_eq!(stage.upstream.count(), 2, "a node took over too early");
     let (right, wrong) = (stage.ask(0, "slow-0").await, stage.ask(1, "slow-0").await);
     let measured = ahead(&wrong, &right);
     assert!(
         (measured - off).abs() < 60,
-        "its clock is not wrong: {measured}"
+        "the clock is not wrong as expected: {measured}"
     );
     for (node, other) in [(0, 1), (1, 0)] {
         check_lapse(&mut stage, node, other).await;
     }
 }
 
-/// A node dies with a claim: another one takes over behind its lease, neither sooner nor an hour later.
+/// A node dies with a claim: the other one takes over at the end of the lease, neither earlier nor an hour later.
 async fn check_lapse(stage: &mut Stage, node: usize, other: usize) {
     let key = format!("slow-8000-{node}-dies");
     let before = stage.upstream.count();
@@ -224,9 +224,12 @@ async fn check_lapse(stage: &mut Stage, node: usize, other: usize) {
     stage.upstream.reached(before + 1).await;
     stage.fleet.kill(node);
     let answered = lost.await.unwrap();
-    assert!(answered.is_none(), "it answered before it died");
+    assert!(answered.is_none(), "the node responded before it died");
     let told = stage.ask_until_told(other, &key).await;
-    assert!(!told.is_replay(), "it ran to its end before the node died");
+    assert!(
+        !told.is_replay(),
+        "the request completed before the node died"
+    );
     let took = since.elapsed();
     assert!(took > Duration::from_secs(6), "too early: {took:?}");
     assert!(took < PATIENCE, "too late: {took:?}");

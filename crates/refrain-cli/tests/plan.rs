@@ -1,7 +1,7 @@
-//! `refrain plan` as a user runs it: what it writes is read by the commands that it is for, hand edits survive,
-//! and drift is told. Golden files show every output; `UPDATE_GOLDEN=1` writes them anew.
+//! `refrain plan` as a user runs it: other commands must accept its files, it must keep manual edits, and it must
+//! report drift. Golden files show every output; `UPDATE_GOLDEN=1` rewrites them.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod support;
 
@@ -47,7 +47,7 @@ fn said(output: &Output) -> String {
     )
 }
 
-/// A specification in a folder of its own, planned.
+/// Plans a specification in a new folder.
 fn planned(name: &str) -> (tempfile::TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
     let copy = |from: PathBuf| {
@@ -71,7 +71,7 @@ fn text(folder: &Path, name: &str) -> String {
     fs::read_to_string(folder.join(name)).unwrap()
 }
 
-/// Compares with what was seen and found good before.
+/// Compares with the accepted output.
 fn golden(folder: &Path, spec: &str, names: &[&str]) {
     let home = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/plan_golden")
@@ -85,7 +85,7 @@ fn golden(folder: &Path, spec: &str, names: &[&str]) {
         let before = fs::read_to_string(&path).unwrap_or_default();
         assert!(
             now == before,
-            "{} differs; look at it, and run with UPDATE_GOLDEN=1\n{now}",
+            "{} differs; check it, then accept it with UPDATE_GOLDEN=1\n{now}",
             path.display()
         );
     }
@@ -149,7 +149,7 @@ fn every_policy_is_accepted_and_every_copy_can_be_planned_again() {
 }
 
 #[test]
-fn hand_edits_survive_and_drift_is_told() {
+fn manual_edits_survive_and_drift_is_reported() {
     let (folder, document) = planned("shop.yaml");
     let out = folder.path().display().to_string();
     let check = || plan(&[&document, "--out", &out, "--check"]);
@@ -261,14 +261,14 @@ fn bad_descriptions_are_told_with_their_place() {
         b"openapi: 3.1.0\npaths:\n  /caf\xe9: {}\n",
         "api.yaml:3:7: is not UTF-8",
     );
-    check(b"openapi: 3.1.0\npaths: {}\n", "has nothing to plan");
+    check(b"openapi: 3.1.0\npaths: {}\n", "has no operations to plan");
     check(b"hello: world\n", "no member `openapi`");
     let missing = plan(&["/nowhere/api.yaml"]);
     assert_eq!(missing.status.code(), Some(64));
     assert_eq!(plan(&[]).status.code(), Some(2));
 }
 
-/// Every POST is one more of something, whatever it is.
+/// A service without deduplication: every POST creates a resource.
 fn naive() -> Upstream {
     let made = AtomicUsize::new(0);
     Upstream::start(move |_, stream| {

@@ -1,6 +1,6 @@
-//! Bodies that are held in memory have a limit in total: clients that send much and never finish cannot use up the machine.
+//! Clients that send large bodies and never finish must not exhaust memory: buffered bodies have a total limit.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod support;
 
@@ -10,7 +10,7 @@ const MIB: usize = 1 << 20;
 const USED: &str = "refrain_buffered_body_bytes";
 const REFUSED: &str = "refrain_over_budget_total";
 
-/// A client that promises 8 MiB less one byte, sends so many bytes of it, and then nothing.
+/// A client that declares 8 MiB less one byte, sends `len` bytes of it, and then stops.
 fn unfinished(proxy: &Proxy, key: &str, len: usize) -> Client {
     let mut client = Client::connect(proxy.address);
     let head = format!(
@@ -42,7 +42,7 @@ fn unfinished_bodies_take_no_more_memory_than_the_budget() {
     let clients: Vec<_> = (0..40)
         .map(|at| unfinished(&proxy, &format!("k{at}"), 7 * MIB))
         .collect();
-    // 28 MiB are there for large bodies: four fit, the others are refused.
+    // 28 MiB are available for large bodies: four fit, the others are rejected.
     until("the others are refused", || proxy.metric(REFUSED) >= 36.0);
     let used = proxy.metric(USED);
     assert!((1.0..=32.0 * 1_048_576.0).contains(&used), "{used}");
@@ -50,7 +50,7 @@ fn unfinished_bodies_take_no_more_memory_than_the_budget() {
     assert!(grown < 110 << 10, "{grown} KiB");
     assert_eq!(upstream.count(), 0);
     drop(clients);
-    until("all is given back", || proxy.metric(USED) == 0.0);
+    until("all memory is released", || proxy.metric(USED) == 0.0);
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn beyond_the_budget_large_bodies_are_refused_and_small_ones_still_run() {
     let proxy = Proxy::start(upstream.address, "[proxy]\nbuffered_bytes_max = \"10MiB\"");
     let mut first = unfinished(&proxy, "first", 7 * MIB);
     until("it is read", || proxy.metric(USED) >= (7 * MIB) as f64);
-    // What is promised does not count: this one is refused for what it sends.
+    // The declared length does not count: this request is only rejected once it sends too much.
     let mut promising = unfinished(&proxy, "promising", 10);
     let refused = call(proxy.address, post("large", &"x".repeat(3 * MIB)));
     check_refused(&refused);
@@ -67,22 +67,22 @@ fn beyond_the_budget_large_bodies_are_refused_and_small_ones_still_run() {
     assert_eq!(upstream.count(), 1);
     promising.send(vec![b'x'; 3 * MIB]);
     check_refused(&promising.answer());
-    // What needs no memory is not limited by it.
+    // Requests that are not buffered are not limited.
     let keyless = request("POST /orders", &[], &vec![b'x'; 6 * MIB]);
     assert_eq!(call(proxy.address, keyless).status, 200);
     assert_eq!(call(proxy.address, get("/")).status, 200);
     assert!(proxy.metric(REFUSED) >= 2.0);
-    // Nothing is remembered of what was refused.
+    // A rejected request leaves no record.
     first.say_no_more();
-    until("its place is free", || proxy.metric(USED) == 0.0);
+    until("its memory is released", || proxy.metric(USED) == 0.0);
     let again = call(proxy.address, post("large", &"x".repeat(3 * MIB)));
     assert_eq!((again.status, again.is_replay()), (200, false));
-    until("its place is free", || proxy.metric(USED) == 0.0);
+    until("its memory is released", || proxy.metric(USED) == 0.0);
 }
 
 #[test]
 fn captured_answers_count_and_are_never_refused() {
-    // More than the system takes in for a client that does not read.
+    // Larger than the socket buffers of a client that does not read.
     const LARGE: usize = 32 * MIB;
     let upstream =
         Upstream::start(|_, stream| support::answer(stream, "200 OK", &[], &vec![b'x'; LARGE]));
@@ -91,13 +91,13 @@ fn captured_answers_count_and_are_never_refused() {
     let proxy = Proxy::start(upstream.address, settings);
     let told = call(proxy.address, post("k", "x"));
     assert_eq!((told.status, told.body.len()), (200, LARGE));
-    until("it is given back", || proxy.metric(USED) == 0.0);
-    // A client that does not take its answer keeps it in memory: what comes meanwhile is refused.
+    until("its memory is released", || proxy.metric(USED) == 0.0);
+    // A client that does not read its response keeps it in memory: meanwhile other large requests are rejected.
     let mut slow = Client::connect(proxy.address);
     slow.send(post("slow", "x"));
     until("it is captured", || proxy.metric(USED) >= LARGE as f64);
     check_refused(&call(proxy.address, post("other", &"x".repeat(MIB))));
     assert_eq!(slow.answer().body.len(), LARGE);
-    until("it is given back", || proxy.metric(USED) == 0.0);
+    until("its memory is released", || proxy.metric(USED) == 0.0);
     assert_eq!(upstream.count(), 2);
 }

@@ -1,6 +1,6 @@
-//! The proxy as a server of HTTP/1, byte by byte: however requests are cut or sent ahead, each is answered once and in its order.
+//! However HTTP/1 requests are split or pipelined, each must get exactly one response, in order.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod support;
 
@@ -16,7 +16,7 @@ use std::{
 
 use support::{AfterResponse, Client, Proxy, Upstream, answer, call, get, post, request, until};
 
-/// Several requests of all kinds, one behind the other.
+/// Pipelined requests of several kinds.
 fn several() -> Vec<u8> {
     let chunked = "PUT /chunked HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n2;x=y\r\nde\r\n0\r\nx-sum: 1\r\n\r\n";
     [
@@ -38,7 +38,7 @@ fn requests_are_the_same_wherever_they_are_cut() {
         let before = upstream.count();
         let mut client = Client::connect(proxy.address);
         client.send(&bytes[..cut]);
-        // Long enough for the first part to be read by itself, mostly.
+        // Usually long enough for the proxy to read the first part alone.
         thread::sleep(Duration::from_micros(300));
         client.send(&bytes[cut..]);
         let mut bodies = Vec::new();
@@ -113,18 +113,18 @@ fn an_old_client_that_asks_to_be_kept_is_kept_and_never_gets_chunks() {
 }
 
 #[test]
-fn a_short_body_that_nobody_read_does_not_cost_the_connection() {
+fn unread_short_body_keeps_the_connection_open() {
     let upstream = Upstream::echo();
     let settings = "[[operation]]\nmatch = \"POST /needs\"\nrequired = true";
     let proxy = Proxy::start(upstream.address, settings);
     let mut client = Client::connect(proxy.address);
-    // The body comes only after the answer.
+    // The body is sent only after the response.
     client.send("POST /needs HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\n");
     let refused = client.answer();
     assert_eq!((refused.status, refused.header("connection")), (400, None));
     client.send("hello").send(get("/next"));
     assert_eq!(client.answer().status, 200);
-    // A long one does, and the answer says so.
+    // An unread long body closes the connection, and the response says so.
     client.send("POST /needs HTTP/1.1\r\nhost: a\r\ncontent-length: 1000000\r\n\r\n");
     let refused = client.answer();
     let told = (refused.status, refused.header("connection"));
@@ -134,7 +134,7 @@ fn a_short_body_that_nobody_read_does_not_cost_the_connection() {
 }
 
 #[test]
-fn who_was_refused_before_it_sent_its_body_is_closed() {
+fn closes_connection_rejected_before_its_body_was_sent() {
     let upstream = Upstream::echo();
     let proxy = Proxy::start(upstream.address, "");
     let mut client = Client::connect(proxy.address);
@@ -146,10 +146,13 @@ fn who_was_refused_before_it_sent_its_body_is_closed() {
 }
 
 #[test]
-fn a_body_that_is_none_is_told_so_whether_guarded_or_not() {
+fn rejects_malformed_body_guarded_or_not() {
     let upstream = Upstream::echo();
     let proxy = Proxy::start(upstream.address, "");
-    for more in ["", "idempotency-key: k\r\n"] {
+    for (more, detail) in [
+        ("", "incomplete or malformed"),
+        ("idempotency-key: k\r\n", "broken off"),
+    ] {
         let head =
             format!("POST /a HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n{more}\r\n");
         let mut client = Client::connect(proxy.address);
@@ -157,14 +160,14 @@ fn a_body_that_is_none_is_told_so_whether_guarded_or_not() {
         assert_eq!(refused.status, 400, "{more}");
         let kind = refused.header("content-type");
         assert_eq!(kind, Some("application/problem+json"), "{more}");
-        assert!(refused.text().contains("broken off"), "{more}");
+        assert!(refused.text().contains(detail), "{more}");
         assert!(client.is_closed());
     }
     assert_eq!(upstream.count(), 0);
 }
 
 #[test]
-fn what_is_no_request_is_told_why() {
+fn malformed_request_is_rejected_with_the_reason() {
     let upstream = Upstream::echo();
     let proxy = Proxy::start(upstream.address, "[proxy]\nheaders_max = 20");
     let many = "x: y\r\n".repeat(30);
@@ -175,7 +178,7 @@ fn what_is_no_request_is_told_why() {
         ),
         ("GET / HTTP/9.9\r\nhost: a\r\n\r\n".to_owned(), 400),
         (format!("GET / HTTP/1.1\r\nhost: a\r\n{many}\r\n"), 431),
-        // Much of it, which is still on its way when the answer leaves.
+        // A large body that is still being sent when the response leaves.
         (
             format!("GET / HTTP/1.1\r\nhost: a\r\nx: {}", "x".repeat(200_000)),
             431,
@@ -209,7 +212,7 @@ fn a_client_that_hangs_up_is_noticed_while_it_is_answered() {
             thread::sleep(Duration::from_millis(300));
             return answer(stream, "201 Created", &[], b"made");
         }
-        // It answers nothing, and ends when the proxy does not wait any more.
+        // Sends no response, and ends when the proxy closes the connection.
         let read = stream.read(&mut [0]);
         let_go.store(matches!(read, Ok(0) | Err(_)), Relaxed);
         AfterResponse::Close
@@ -219,8 +222,10 @@ fn a_client_that_hangs_up_is_noticed_while_it_is_answered() {
     gone.send(get("/slow"));
     upstream.wait_for(1);
     drop(gone);
-    until("the upstream is let go", || is_let_go.load(Relaxed));
-    // What is guarded goes on all the same, and its outcome is there.
+    until("the upstream connection is closed", || {
+        is_let_go.load(Relaxed)
+    });
+    // A guarded request still completes, and its outcome is stored.
     let mut gone = Client::connect(proxy.address);
     gone.send(post("k", "x"));
     upstream.wait_for(2);
@@ -230,13 +235,13 @@ fn a_client_that_hangs_up_is_noticed_while_it_is_answered() {
     assert_eq!(upstream.count(), 2);
 }
 
-/// A task that did much in one go is stopped by the runtime, wherever it is by then.
+/// The runtime interrupts a task that did much work at once, at any await point (cooperative budget).
 #[test]
 fn a_client_that_hangs_up_is_noticed_however_much_was_answered_before() {
     let let_go = Arc::new(AtomicUsize::new(0));
     let count = let_go.clone();
     let upstream = Upstream::start(move |_, stream| {
-        // It answers nothing, and ends when the proxy does not wait any more.
+        // Sends no response, and ends when the proxy closes the connection.
         if let Ok(0) | Err(_) = stream.read(&mut [0]) {
             count.fetch_add(1, Relaxed);
         }
@@ -254,14 +259,14 @@ fn a_client_that_hangs_up_is_noticed_however_much_was_answered_before() {
         }
         upstream.wait_for(1 + refused - counts.start);
     }
-    until("the upstream is let go each time", || {
+    until("every upstream connection is closed", || {
         let_go.load(Relaxed) == counts.len()
     });
 }
 
-/// The system takes less and less of them at a time, and then nothing.
+/// The socket accepts less and less at a time, and then nothing.
 #[test]
-fn replays_that_nobody_reads_for_a_while_arrive_whole_and_in_order() {
+fn slowly_read_replays_arrive_whole_and_in_order() {
     const COUNT: usize = 8_000;
     let upstream = Upstream::start(|seen, stream| {
         let body = seen.header("idempotency-key").unwrap().repeat(3_000);
@@ -288,7 +293,7 @@ fn replays_that_nobody_reads_for_a_while_arrive_whole_and_in_order() {
 }
 
 #[test]
-fn a_body_that_is_broken_ends_the_connection_behind_its_answer() {
+fn malformed_body_closes_the_connection_after_the_response() {
     let upstream = Upstream::echo();
     let proxy = Proxy::start(upstream.address, "");
     for key in ["", "idempotency-key: k\r\n"] {

@@ -1,6 +1,7 @@
-//! Clients that are slow, many or gone, and upstreams that close, die and come back: who behaves is served all the same, and nothing runs twice.
+//! Slow, many or disconnected clients and upstreams that close, crash and return must neither block well-behaved
+//! clients nor make a request run twice.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod support;
 
@@ -30,7 +31,7 @@ fn check_served(proxy: &Proxy) {
 }
 
 #[test]
-fn who_dribbles_a_head_is_told_so_and_closed() {
+fn slow_request_head_gets_408_and_is_closed() {
     let upstream = Upstream::echo();
     let proxy = Proxy::start(upstream.address, "[proxy]\nhead_timeout = \"500ms\"");
     let slow: Vec<_> = (0..30)
@@ -64,7 +65,7 @@ fn who_dribbles_a_head_is_told_so_and_closed() {
 }
 
 #[test]
-fn who_says_nothing_is_closed_and_who_keeps_asking_is_not() {
+fn closes_idle_connections_and_keeps_active_ones() {
     let upstream = Upstream::echo();
     let proxy = Proxy::start(upstream.address, "[proxy]\nkeep_alive = \"5s\"");
     let mut silent = Client::connect(proxy.address);
@@ -78,7 +79,7 @@ fn who_says_nothing_is_closed_and_who_keeps_asking_is_not() {
 }
 
 #[test]
-fn a_body_that_stands_still_is_given_up_and_one_that_moves_is_not() {
+fn times_out_stalled_bodies_but_not_slow_ones() {
     let upstream = Upstream::echo();
     let proxy = Proxy::start(upstream.address, "[proxy]\nclient_timeout = \"500ms\"");
     for key in ["", "idempotency-key: k\r\n"] {
@@ -109,7 +110,7 @@ fn a_body_that_stands_still_is_given_up_and_one_that_moves_is_not() {
 }
 
 #[test]
-fn who_does_not_take_its_answer_is_closed() {
+fn closes_clients_that_do_not_read_the_response() {
     let is_freed = Arc::new(AtomicBool::new(false));
     let freed = is_freed.clone();
     let upstream = Upstream::start(move |seen, stream| {
@@ -126,11 +127,13 @@ fn who_does_not_take_its_answer_is_closed() {
     let proxy = Proxy::start(upstream.address, "[proxy]\nclient_timeout = \"500ms\"");
     let mut idle = Client::connect(proxy.address);
     idle.send(get("/large"));
-    until("the upstream is let go", || is_freed.load(Relaxed));
+    until("the upstream connection is closed", || {
+        is_freed.load(Relaxed)
+    });
     check_served(&proxy);
 }
 
-/// The other side ended it; it was not this one that gave up.
+/// The proxy closed the connection; the read did not time out.
 fn check_closed(read: std::io::Result<usize>) {
     use std::io::ErrorKind::{TimedOut, WouldBlock};
     let kind = read.err().map(|error| error.kind());
@@ -170,7 +173,7 @@ fn a_long_upload_that_moves_is_not_cut_off() {
 }
 
 #[test]
-fn an_upstream_has_all_its_time_behind_a_long_upload() {
+fn upstream_timeout_starts_after_a_long_upload() {
     let upstream = Upstream::start(|seen, stream| {
         thread::sleep(Duration::from_secs(3));
         answer(stream, "200 OK", &[], &seen.body)
@@ -186,7 +189,7 @@ fn an_upstream_has_all_its_time_behind_a_long_upload() {
 }
 
 #[test]
-fn thousands_of_idle_connections_are_in_nobodys_way() {
+fn thousands_of_idle_connections_do_not_slow_others() {
     const IDLE: usize = 5_000;
     let maximum = getrlimit(Resource::Nofile).maximum;
     let raised = Rlimit {
@@ -201,7 +204,7 @@ fn thousands_of_idle_connections_are_in_nobodys_way() {
         let key = format!("k{at}");
         assert_eq!(call(proxy.address, post(&key, "x")).status, 200);
     }
-    // Each of them is a connection, and not just a place in a queue.
+    // Each of them is an accepted connection, not just one in the listen queue.
     for client in idle.iter_mut().step_by(499) {
         assert_eq!(client.send(get("/")).answer().status, 200);
     }
@@ -209,7 +212,7 @@ fn thousands_of_idle_connections_are_in_nobodys_way() {
     assert!(high < 200 << 10, "{high} KiB");
 }
 
-/// What `/metrics` shows under this name.
+/// Value of a metric in `/metrics`.
 fn metric(proxy: &Proxy, name: &str) -> u64 {
     let scraped = proxy.ask_admin("/metrics");
     let text = scraped.text();
@@ -219,7 +222,7 @@ fn metric(proxy: &Proxy, name: &str) -> u64 {
     value.parse().unwrap()
 }
 
-/// Idle connections take every descriptor that the process may have; the store needs some for its next segments.
+/// Idle connections use up the descriptors of the process; the store still needs some for its next segments.
 #[test]
 fn a_crowd_of_idle_connections_does_not_shut_the_store() {
     let upstream = Upstream::echo();
@@ -234,11 +237,11 @@ fn a_crowd_of_idle_connections_does_not_shut_the_store() {
     let crowd: Vec<_> = (0..200).map(|_| Client::connect(proxy.address)).collect();
     let max = metric(&proxy, "refrain_connections_max");
     assert!((2..32).contains(&max), "{max}");
-    until("the crowd is let in up to the limit", || {
+    until("connections are accepted up to the limit", || {
         metric(&proxy, "refrain_connections") == max
     });
     assert!(metric(&proxy, "refrain_connections_exhausted_total") > 0);
-    // Several segments, of which the first is 4 MiB long.
+    // Fills several segments; the first one has 4 MiB.
     let body = "x".repeat(1 << 20);
     let check = |early: &mut Client, round: &str| {
         for at in 0..16 {
@@ -307,7 +310,7 @@ fn requests_sent_ahead_are_answered_in_their_order() {
         .flat_map(|at| match at % 3 {
             0 => post(&format!("k{at}"), &at.to_string()),
             1 => request("PUT /a", &[], at.to_string().as_bytes()),
-            // The one before the one before, again.
+            // A duplicate of the request two positions before.
             _ => post(&format!("k{}", at - 2), &(at - 2).to_string()),
         })
         .collect();
@@ -334,7 +337,7 @@ fn an_old_client_is_answered_and_closed() {
     assert_eq!(upstream.seen()[0].header("via"), Some("1.0 refrain"));
 }
 
-/// Runs requests one by one against an upstream that closes each connection behind its answer.
+/// Sends requests one by one to an upstream that closes each connection after its response.
 fn check_closing(headers: &'static [(&str, &str)]) {
     let upstream = Upstream::start(move |seen, stream| {
         answer(stream, "200 OK", headers, &seen.body);
@@ -359,9 +362,9 @@ fn check_closing(headers: &'static [(&str, &str)]) {
 }
 
 #[test]
-fn an_upstream_that_closes_behind_each_answer_costs_no_request() {
+fn upstream_that_closes_after_each_response_loses_no_request() {
     check_closing(&[("connection", "close")]);
-    // And one that does not even say so.
+    // Also without announcing it with `Connection: close`.
     check_closing(&[]);
 }
 
@@ -405,7 +408,7 @@ fn nothing_is_sent_twice_over_a_connection_that_breaks() {
     .into_iter()
     .enumerate()
     {
-        // So that the next one goes over a connection that was used before.
+        // So that the next request uses a pooled connection.
         assert_eq!(call(proxy.address, get("/ok")).status, 200);
         assert_eq!(call(proxy.address, bytes).status, 502);
         assert_eq!(upstream.count(), 2 * (at + 1));
@@ -413,7 +416,7 @@ fn nothing_is_sent_twice_over_a_connection_that_breaks() {
 }
 
 #[test]
-fn an_answer_whose_client_has_gone_is_nobody_elses() {
+fn response_for_a_disconnected_client_reaches_no_other_client() {
     let upstream = Upstream::start(|seen, stream| {
         let target = seen.start().to_owned();
         if target == "GET /slow" {
@@ -441,7 +444,7 @@ fn an_answer_whose_client_has_gone_is_nobody_elses() {
     }
 }
 
-/// What one key came to, as its client saw it.
+/// Retries one key until its response is final.
 fn insist(address: SocketAddr, key: &str) -> HttpResponse {
     loop {
         let answer = call(address, post(key, "x"));
@@ -463,7 +466,7 @@ fn an_upstream_killed_in_mid_load_neither_loses_nor_repeats() {
             answer(stream, "201 Created", &[], b"made")
         }
     };
-    // Nobody else takes this port while the upstream is dead.
+    // The port stays reserved while the upstream is down.
     let address = SocketAddr::from(([127, 0, 0, 1], free_port().unwrap()));
     let listener = TcpListener::bind(address).unwrap();
     let mut upstream = Upstream::on(listener, script(effects.clone()));
@@ -485,7 +488,9 @@ fn an_upstream_killed_in_mid_load_neither_loses_nor_repeats() {
         .collect();
     let goes_on = || {
         let enough = effects.lock().unwrap().len() + 40;
-        until("more is made", || effects.lock().unwrap().len() >= enough);
+        until("more requests have executed", || {
+            effects.lock().unwrap().len() >= enough
+        });
     };
     for _ in 0..4 {
         goes_on();

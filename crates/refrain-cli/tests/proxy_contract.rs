@@ -1,8 +1,8 @@
-//! What an HTTP client sees of a guarded operation, row by row, from the real binary in real bytes.
+//! What an HTTP client sees of a guarded operation, row by row of the contract, from the real binary.
 //!
-//! What comes of an upstream that fails is told in `proxy_doubt.rs`.
+//! Responses after upstream failures are tested in `proxy_doubt.rs`.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod support;
 
@@ -21,7 +21,7 @@ use support::{
     request, until,
 };
 
-/// Answers as the request's `x-status` says, and counts.
+/// Responds with the status in the request's `x-status` and a counter.
 fn obeying(seen: &Seen, stream: &mut TcpStream) -> AfterResponse {
     let status = seen.header("x-status").unwrap_or("201 Created");
     let mut headers = vec![("content-type", "text/plain")];
@@ -29,7 +29,7 @@ fn obeying(seen: &Seen, stream: &mut TcpStream) -> AfterResponse {
     answer(stream, status, &headers, seen.at.to_string().as_bytes())
 }
 
-/// Checks a problem in every part, and that its page is there.
+/// Checks every member of a problem, and that its page exists.
 fn check_problem(proxy: &Proxy, answer: &HttpResponse, status: u16, code: &str, advice: &str) {
     assert_eq!(answer.status, status, "{} {}", answer.head, answer.text());
     assert_eq!(answer.code().as_deref(), Some(code), "{}", answer.text());
@@ -49,7 +49,7 @@ fn check_problem(proxy: &Proxy, answer: &HttpResponse, status: u16, code: &str, 
 }
 
 #[test]
-fn what_only_refrain_may_tell_the_operation_is_never_taken_from_a_client() {
+fn strips_reserved_request_headers_of_clients() {
     let upstream = Upstream::echo();
     let proxy = Proxy::start(upstream.address, "");
     let forged = [
@@ -140,7 +140,7 @@ fn an_outcome_outlives_the_process() {
     };
     let proxy = start(starting);
     let first = call(proxy.address, post("k", "x"));
-    // Dropped: killed, not told to stop.
+    // Dropping kills the proxy without a graceful shutdown.
     drop(proxy);
     let proxy = start(support::Starting::new());
     let again = call(proxy.address, post("k", "x"));
@@ -184,7 +184,7 @@ fn a_duplicate_that_waited_long_enough_is_told_to_come_back() {
     check_problem(&proxy, &early, 409, "in-flight", "wait");
     let after: u32 = early.header("retry-after").unwrap().parse().unwrap();
     assert!((1..=5).contains(&after), "{after}");
-    // Another request is another request, whether or not the first one has ended.
+    // A different request with the same key is rejected, whether or not the first one has ended.
     let other = call(proxy.address, post("k", "y"));
     check_problem(&proxy, &other, 422, "key-reused", "new-key");
     go_on.send(()).unwrap();
@@ -205,7 +205,7 @@ fn the_same_key_for_another_request_is_refused() {
     };
     let first = send("POST /orders?a=1", r#"{"amount": 1, "to": "x"}"#);
     assert_eq!(first.status, 201);
-    // Member order and white space are no difference.
+    // Member order and white space do not change the fingerprint.
     assert!(send("POST /orders?a=1", r#"{"to":"x","amount":1}"#).is_replay());
     for (start, body) in [
         ("POST /orders?a=1", r#"{"amount": 2, "to": "x"}"#),
@@ -354,7 +354,7 @@ fn another_credential_neither_sees_nor_runs_and_another_scope_is_another_key() {
         check_problem(&proxy, &send(other), 409, "credential-changed", "ask");
     }
     assert_eq!(upstream.count(), 1);
-    // Bob's key has nothing to do with Ann's.
+    // Bob's keys are separate from Ann's.
     let bob = send(&[("authorization", "Basic Ym9iOm9uZQ==")]);
     assert_eq!((bob.is_replay(), bob.text()), (false, "1"));
     let nobody = send(&[]);
@@ -362,7 +362,7 @@ fn another_credential_neither_sees_nor_runs_and_another_scope_is_another_key() {
 }
 
 #[test]
-fn what_is_kept_and_what_frees_the_key_is_as_the_table_says() {
+fn statuses_are_stored_or_released_as_documented() {
     let upstream = Upstream::start(obeying);
     let settings = r#"
 [[operation]]
@@ -419,7 +419,7 @@ release = ["5xx", 404]
 }
 
 #[test]
-fn what_the_operation_tells_us_alone_never_reaches_a_client() {
+fn strips_reserved_response_headers_of_operations() {
     let upstream = Upstream::start(obeying);
     let proxy = Proxy::start(upstream.address, "");
     let said = ("x-say", "keep");
@@ -488,7 +488,7 @@ fn a_client_that_hangs_up_stops_neither_the_operation_nor_its_recording() {
     assert_eq!(upstream.count(), 1);
 }
 
-/// Flips one bit of the first place in a folder's logs that says this.
+/// Flips one bit at the first occurrence of `said` in a folder's logs.
 fn flip(folder: &Path, said: &[u8]) {
     let logs = fs::read_dir(folder)
         .unwrap()
@@ -518,6 +518,6 @@ fn a_damaged_record_is_neither_replayed_nor_run_again() {
         assert!(refused.header("retry-after").is_some());
     }
     assert_eq!(upstream.count(), 1);
-    // Others are none the worse for it.
+    // Other records are not affected.
     assert_eq!(call(proxy.address, post("other", "x")).status, 201);
 }

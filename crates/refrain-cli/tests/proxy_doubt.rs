@@ -1,7 +1,7 @@
-//! What a client is told when the upstream fails: what is not known is said to be not known, what was not sent may be sent again,
-//! and the truth is taken whenever it comes.
+//! Upstream failures must be reported truthfully: an unknown outcome as unknown, an unsent request as safe to retry,
+//! and a late response must still settle the record.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod support;
 
@@ -23,7 +23,7 @@ fn check(answer: &HttpResponse, status: u16, code: &str) {
     assert_eq!(told, (status, Some(code.into())), "{}", answer.text());
 }
 
-/// A first request that ends in doubt with this status, and what its duplicates get.
+/// Checks a first request whose outcome is unknown, with this status, and the responses of its duplicates.
 fn check_doubt(
     settings: &str,
     status: u16,
@@ -43,7 +43,7 @@ fn check_doubt(
 }
 
 #[test]
-fn an_answer_that_does_not_come_in_time_is_doubt() {
+fn late_response_is_an_unknown_outcome() {
     check_doubt("[policy]\ntimeout = \"200ms\"", 504, |_, _| {
         thread::sleep(support::PATIENCE);
         AfterResponse::Close
@@ -51,7 +51,7 @@ fn an_answer_that_does_not_come_in_time_is_doubt() {
 }
 
 #[test]
-fn an_answer_that_stands_still_is_doubt() {
+fn stalled_response_is_an_unknown_outcome() {
     check_doubt("[policy]\ntimeout = \"200ms\"", 504, |_, stream| {
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nfive.");
         thread::sleep(support::PATIENCE);
@@ -60,11 +60,11 @@ fn an_answer_that_stands_still_is_doubt() {
 }
 
 #[test]
-fn a_connection_closed_without_an_answer_is_doubt() {
+fn connection_closed_without_a_response_is_an_unknown_outcome() {
     check_doubt("", 502, |_, _| AfterResponse::Close);
 }
 
-/// Answers without a length and without chunks: where they end, only the end of the connection tells.
+/// Responds without length and without chunks: only the end of the connection ends the body.
 fn until_close(seen: &Seen, stream: &mut TcpStream) -> AfterResponse {
     let version = seen.header("x-version").unwrap_or("1.1");
     let answer = format!("HTTP/{version} 200 OK\r\ncontent-type: text/plain\r\n\r\nall of it");
@@ -73,7 +73,7 @@ fn until_close(seen: &Seen, stream: &mut TcpStream) -> AfterResponse {
 }
 
 #[test]
-fn an_answer_that_ends_with_its_connection_is_doubt() {
+fn response_ended_by_close_is_an_unknown_outcome() {
     check_doubt("", 502, until_close);
     check_doubt("[policy]\nreply = \"stored\"", 502, |_, stream| {
         stream.write_all(b"HTTP/1.0 200 OK\r\n\r\n").unwrap();
@@ -82,7 +82,7 @@ fn an_answer_that_ends_with_its_connection_is_doubt() {
 }
 
 #[test]
-fn an_answer_that_ends_with_its_connection_is_taken_where_that_is_allowed() {
+fn response_ended_by_close_is_accepted_if_allowed() {
     let upstream = Upstream::start(until_close);
     let proxy = Proxy::start(upstream.address, "[proxy]\nhttp10_upstream = true");
     for version in ["1.0", "1.1"] {
@@ -109,7 +109,7 @@ fn an_unguarded_answer_may_end_with_its_connection() {
 }
 
 #[test]
-fn an_answer_that_is_cut_is_doubt() {
+fn truncated_response_is_an_unknown_outcome() {
     for cut in [
         &b"HTTP/1.1 200 OK\r\ncontent-le"[..],
         b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nfive.",
@@ -123,7 +123,7 @@ fn an_answer_that_is_cut_is_doubt() {
 }
 
 #[test]
-fn an_answer_that_is_none_is_doubt() {
+fn malformed_response_is_an_unknown_outcome() {
     for noise in [
         &b"SSH-2.0-OpenSSH_9\r\n\r\n"[..],
         b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nxx",
@@ -139,7 +139,7 @@ fn an_answer_that_is_none_is_doubt() {
     ] {
         check_doubt("", 502, move |_, stream| {
             stream.write_all(noise).unwrap();
-            // The proxy has to notice by itself, not by the end.
+            // The proxy has to notice the broken connection before this upstream returns.
             thread::sleep(Duration::from_millis(200));
             let _ = stream.shutdown(Shutdown::Both);
             AfterResponse::Close
@@ -148,7 +148,7 @@ fn an_answer_that_is_none_is_doubt() {
 }
 
 #[test]
-fn the_truth_that_comes_after_a_504_is_replayed() {
+fn outcome_that_arrives_after_a_504_is_replayed() {
     let (go_on, gone_on) = mpsc::channel();
     let gone_on = Mutex::new(gone_on);
     let upstream = Upstream::start(move |_, stream| {
@@ -159,7 +159,7 @@ fn the_truth_that_comes_after_a_504_is_replayed() {
     check(&call(proxy.address, post("k", "x")), 504, "outcome-unknown");
     check(&call(proxy.address, post("k", "x")), 409, "outcome-unknown");
     go_on.send(()).unwrap();
-    until("the truth is known", || {
+    until("the outcome is stored", || {
         call(proxy.address, post("k", "x")).status == 201
     });
     let later = call(proxy.address, post("k", "x"));
@@ -169,10 +169,10 @@ fn the_truth_that_comes_after_a_504_is_replayed() {
     assert_eq!(upstream.count(), 1);
 }
 
-/// Short times after which an attempt counts as one that can no longer act.
+/// Short times, so that an attempt soon counts as unable to act.
 const SETTLES_SOON: &str = "timeout = \"200ms\"\nlease = \"1s\"\nsettle_after = \"200ms\"";
 
-/// An upstream that waits for a signal, then answers its first request so; later ones with 201.
+/// An upstream that waits for a signal, then responds to its first request with `first`; later ones get 201.
 fn late_upstream(first: &'static str) -> (Upstream, mpsc::Sender<()>) {
     let (go_on, gone_on) = mpsc::channel();
     let gone_on = Mutex::new(gone_on);
@@ -247,7 +247,7 @@ fn a_late_response_is_not_awaited_once_the_record_is_settled() {
 }
 
 #[test]
-fn what_could_not_be_sent_leaves_the_key_free() {
+fn unsent_request_releases_the_key() {
     let parked = Parked::new();
     let proxy = Proxy::start(parked.address(), "");
     for _ in 0..2 {
@@ -256,7 +256,7 @@ fn what_could_not_be_sent_leaves_the_key_free() {
         let problem: serde_json::Value = serde_json::from_slice(&answer.body).unwrap();
         assert_eq!(problem["advice"], "reuse-key");
     }
-    // Who is not guarded is told the same.
+    // An unguarded request gets the same response.
     check(&call(proxy.address, get("/")), 502, "upstream-unreachable");
     let upstream = Upstream::on(parked.listen(), |_, stream| {
         answer(stream, "201 Created", &[], b"made")
@@ -268,7 +268,7 @@ fn what_could_not_be_sent_leaves_the_key_free() {
 }
 
 #[test]
-fn at_least_once_runs_again_what_did_not_demonstrably_succeed() {
+fn at_least_once_executes_again_after_unknown_outcome() {
     let upstream = Upstream::start(|seen, stream| match seen.at {
         0 => AfterResponse::Close,
         _ => answer(stream, "201 Created", &[], b"made"),
@@ -277,7 +277,7 @@ fn at_least_once_runs_again_what_did_not_demonstrably_succeed() {
     let proxy = Proxy::start(upstream.address, settings);
     let first = call(proxy.address, post("k", "x"));
     check(&first, 502, "outcome-unknown");
-    // Nobody has to be asked: a retry is how it gets done.
+    // The advice is to retry, not to ask: a retry will execute the request.
     assert!(first.text().contains("\"advice\":\"wait\""), "{first:?}");
     until("it ran again", || {
         call(proxy.address, post("k", "x")).status == 201
@@ -289,14 +289,14 @@ fn at_least_once_runs_again_what_did_not_demonstrably_succeed() {
 }
 
 #[test]
-fn a_probe_settles_what_was_in_doubt() {
+fn probe_resolves_an_unknown_outcome() {
     let is_known = Mutex::new(false);
     let upstream = Upstream::start(move |seen, stream| {
         if seen.start().starts_with("GET ") {
             return answer(stream, "200 OK", &[], b"found");
         }
         let is_first = !std::mem::replace(&mut *is_known.lock().unwrap(), true);
-        assert!(is_first, "it ran twice");
+        assert!(is_first, "the request ran twice");
         AfterResponse::Close
     });
     let settings = r#"
@@ -309,7 +309,7 @@ settle_after = "3s"
 "#;
     let proxy = Proxy::start(upstream.address, settings);
     check(&call(proxy.address, post("k", "x")), 502, "outcome-unknown");
-    until("the probe has told", || {
+    until("the probe has resolved the outcome", || {
         call(proxy.address, post("k", "x")).status == 200
     });
     let later = call(proxy.address, post("k", "x"));
@@ -330,7 +330,7 @@ fn an_unguarded_request_gets_an_honest_502_and_504() {
     });
     let proxy = Proxy::start(upstream.address, "[proxy]\nread_timeout = \"200ms\"");
     assert_eq!(call(proxy.address, get("/slow")).status, 504);
-    // With the usual timeout, which no answer here comes near.
+    // With the default timeout, which no response here comes near.
     let proxy = Proxy::start(upstream.address, "");
     assert_eq!(call(proxy.address, get("/")).status, 502);
     let keyless = request("POST /orders", &[], b"x");
@@ -338,7 +338,7 @@ fn an_unguarded_request_gets_an_honest_502_and_504() {
     assert_eq!(upstream.count(), 3);
 }
 
-/// A proxy whose disk can be made full.
+/// A proxy whose disk can be filled.
 fn on_a_small_disk(upstream: &Upstream, settings: &str) -> Proxy {
     Starting::new()
         .outliving_full_disks()
@@ -361,7 +361,7 @@ fn while_the_store_fails_nothing_runs_unless_told_to() {
         assert!(refused.header("retry-after").is_some());
     }
     assert_eq!(upstream.count(), 1);
-    // What needs no store goes on.
+    // Requests that need no store still work.
     assert_eq!(call(proxy.address, get("/")).status, 200);
     let passed = request("POST /pass", &[("idempotency-key", "c")], b"x");
     assert_eq!(call(proxy.address, passed).status, 200);
@@ -387,8 +387,8 @@ fn claims_that_fail_are_logged_at_a_bounded_rate() {
         (1..=2 + seconds).contains(&lines),
         "{lines} lines in {seconds} s"
     );
-    // What was left out is counted in the next line.
-    until("the rest is counted", || {
+    // Suppressed lines are counted in the next one.
+    until("suppressed lines are counted", || {
         check(
             &call(proxy.address, post("more", "x")),
             503,

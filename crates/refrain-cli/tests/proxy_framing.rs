@@ -1,8 +1,9 @@
-//! Where the proxy reads HTTP/1.1 otherwise than RFC 9112 says or allows.
+//! Deviations from RFC 9112 must be deliberate and documented.
 //!
-//! The table in `docs/framing.md` lists every such place. Each of its rows is a case here, and each case a row there.
+//! The table in `docs/framing.md` lists every place where the proxy parses HTTP/1.1 differently from what the RFC
+//! says or allows. Each of its rows is a case here, and each case is a row there.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod support;
 
@@ -13,7 +14,7 @@ use support::{AfterResponse, Client, Proxy, Upstream, answer, call, get, http2, 
 const PAGE: &str = include_str!("../../../docs/framing.md");
 const CANARY: &str = "GET /canary HTTP/1.1\r\nhost: shop.test\r\nconnection: close\r\n\r\n";
 
-/// Requests: the name of the row, the bytes, and the status of the only answer; 200 where it is forwarded.
+/// Requests: name of the row, bytes, and status of the only response; 200 if the request is forwarded.
 fn requests() -> Vec<(&'static str, String, u16)> {
     let to =
         |start: &str, fields: &str, body: &str| format!("{start}\r\nhost: a\r\n{fields}\r\n{body}");
@@ -124,7 +125,7 @@ fn requests() -> Vec<(&'static str, String, u16)> {
     ]
 }
 
-/// Answers of the upstream to a guarded request, after which its outcome is unknown.
+/// Upstream responses to a guarded request that make its outcome unknown.
 const ANSWERS: [(&str, &str); 3] = [
     (
         "equal lengths in an answer",
@@ -166,7 +167,7 @@ fn requests_are_refused_where_a_stricter_parser_refuses_them() {
         }
         let seen = upstream.seen().split_off(before);
         let seen: Vec<_> = seen.iter().map(support::Seen::start).collect();
-        // After a refusal the connection is closed: nothing behind it is taken for a request.
+        // After a rejection the connection is closed: the bytes after it are not parsed as a request.
         let (told, forwarded): (&[u16], &[&str]) = match (status, bytes.contains("/first")) {
             (200, _) => (&[200, 200], &["POST /a", "GET /canary"]),
             (_, true) => (&[200, 400], &["GET /first"]),
@@ -224,7 +225,7 @@ fn bytes_beyond_ascii_in_the_target_are_refused_in_http_2_as_well() {
     let told = http2::call(proxy.address, &to("/\u{e4}"), None);
     assert_eq!(told, Some(400));
     assert_eq!(upstream.count(), 0);
-    // The library drops a fragment before the proxy sees it.
+    // The HTTP/2 library drops a fragment before the proxy sees it.
     let told = http2::call(proxy.address, &to("/a#b"), None);
     assert_eq!(told, Some(200));
     assert_eq!(upstream.seen()[0].start(), "GET /a");
@@ -244,7 +245,7 @@ fn an_answer_that_a_stricter_parser_refuses_leaves_the_outcome_unknown() {
         until("it has closed", || upstream.connections().1 == 1);
         assert_eq!(upstream.count(), 1, "{name}");
     }
-    // The same without the flaw is an answer.
+    // The same response without the flaw is accepted.
     let upstream = Upstream::start(|_, stream| answer(stream, "200 OK", &[], b"ok"));
     let proxy = Proxy::start(upstream.address, "");
     assert_eq!(call(proxy.address, post("k", "x")).status, 200);

@@ -1,7 +1,7 @@
-//! What hard use found in front of real services: virtual hosts that shared records, paths whose case led around a key,
-//! a Refrain behind a Refrain whose refusals were kept, and money that moved without an audit log.
+//! Bugs found in use with real services: virtual hosts that shared records, a path in other case that bypassed the
+//! required key, a Refrain behind a Refrain whose rejections were kept, and money that moved without an audit log.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod support;
 
@@ -11,7 +11,7 @@ use support::{
     AfterResponse, Client, Parked, Proxy, Starting, Upstream, answer, call, post, request, until,
 };
 
-/// A payment for a host, with the same key, body and token as any other.
+/// A payment for a host, always with the same key, body and token.
 fn pay(host: &str, target: &str) -> Vec<u8> {
     let head = format!(
         "POST {target} HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer t\r\nidempotency-key: k\r\ncontent-length: 1\r\n\r\n5"
@@ -34,7 +34,7 @@ fn virtual_hosts_share_no_records() {
     for host in ["EU.test", "eu.test:80"] {
         assert!(call(proxy.address, pay(host, "/pay")).is_replay(), "{host}");
     }
-    // The target goes before `Host`.
+    // The host in the target has precedence over `Host`.
     assert!(call(proxy.address, pay("eu.test", "http://eu.test/pay")).is_replay());
     assert_eq!(upstream.count(), 1);
 }
@@ -61,12 +61,12 @@ fn the_case_of_a_path_leads_around_no_key() {
         let missing = call(proxy.address, request(&format!("POST {path}"), &[], b"5"));
         assert_eq!(missing.code().as_deref(), Some("key-missing"), "{path}");
     }
-    // A suffix is another path.
+    // With a suffix it is another path.
     let suffixed = call(proxy.address, request("POST /v1/pay.json", &[], b"5"));
     assert_eq!(suffixed.status, 200);
     let first = call(proxy.address, pay("eu.test", "/v1/pay"));
     assert_eq!(first.status, 200);
-    // The upstream may tell the two apart, so they are two requests.
+    // The upstream may treat the two paths differently, so they are different requests.
     let other = call(proxy.address, pay("eu.test", "/V1/pay"));
     assert_eq!(other.code().as_deref(), Some("key-reused"));
     let sensitive = format!("[policy]\npaths = \"case-sensitive\"\n{policy}");
@@ -114,7 +114,7 @@ fn a_replay_of_head_says_the_length() {
         assert_eq!(head.header("content-length"), Some("77"));
         assert_eq!(head.is_replay(), is_replay);
     }
-    // The connection is in order: no body was waited for.
+    // The connection is still usable: the proxy did not wait for a body.
     assert_eq!(
         client
             .send(request("HEAD /report", &[("idempotency-key", "k")], b""))
@@ -133,7 +133,7 @@ fn money_without_an_audit_log_is_said_at_the_start_and_can_be_refused() {
     let unaudited = format!("{money}audit = false\n");
     let proxy = Proxy::start(upstream.address, &unaudited);
     let errors = || fs::read_to_string(proxy.folder().join("stderr")).unwrap();
-    until("the start says so", || {
+    until("the warning is logged", || {
         errors().contains("without an audit log")
     });
     assert_eq!(
@@ -163,7 +163,7 @@ fn money_without_an_audit_log_is_said_at_the_start_and_can_be_refused() {
     assert_eq!(operations(&audited)["operations"][0]["audited"], true);
 }
 
-/// What the admin listener says of the operations.
+/// Operations as the admin listener shows them.
 fn operations(proxy: &Proxy) -> serde_json::Value {
     let host = proxy.admin;
     let listed = call(

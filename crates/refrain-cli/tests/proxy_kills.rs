@@ -1,10 +1,10 @@
-//! The proxy is killed with -9 at any moment, again and again, and the ledger of what took effect still balances.
+//! A proxy that is killed at a random moment must not lose or repeat an effect: the service's ledger has to balance.
 //!
-//! The service behind it takes effect first and has its troubles afterwards: it loses answers, cuts them short, is slow or busy.
-//! Clients send each key until they are told how it ended. Nothing is told to the ledger but by the service itself.
-//! `REFRAIN_KILLS` says how many kills there are, among proxies side by side; the seed is printed.
+//! The service executes first and then fails: it loses responses, truncates them, is slow or busy.
+//! Clients retry each key until its outcome is final. Only the service writes to the ledger.
+//! `REFRAIN_KILLS` sets the number of kills, over all proxies; the seed is printed.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::{env, sync::Arc, time::Duration};
 
@@ -29,14 +29,14 @@ use load::{SLOWEST, ask_everybody_again, start_clients, start_service};
 use proxy::{Proxy, Setup};
 use world::{Ends, Known, World, check_at_the_end, check_so_far};
 
-/// In all.
+/// Number of kills, over all proxies.
 const KILLS: u64 = 320;
-/// So many are killed at the same time, each with a store, a service and clients of its own:
+/// Proxies that are killed in parallel, each with its own store, service and clients:
 /// most of the time of a kill is waiting, for the moment and for the start.
 const PROXIES: u64 = 4;
-/// Keys that have to succeed.
+/// Minimum number of keys that succeed.
 const SUCCEEDED_MIN: usize = 400;
-/// Keys that have to end in doubt, and replays that have to be seen.
+/// Minimum number of unknown outcomes, and of replays.
 const RARE_MIN: usize = 40;
 
 async fn start(setup: &Arc<Setup>) -> Proxy {
@@ -44,7 +44,7 @@ async fn start(setup: &Arc<Setup>) -> Proxy {
     spawn_blocking(move || setup.start()).await.unwrap()
 }
 
-/// Kills at some moment, checks, and starts again; sometimes it is killed while it starts.
+/// Kills the proxy at a random moment, checks, and restarts it; sometimes it is killed while it starts.
 async fn kill_and_start(
     setup: &Arc<Setup>,
     mut proxy: Proxy,
@@ -67,7 +67,7 @@ async fn kill_and_start(
     start(setup).await
 }
 
-/// One proxy with its service and clients, killed so often; how it all ended.
+/// One proxy with its service and clients, killed `kills` times; returns the totals.
 async fn campaign(seed: u64, kills: u64) -> Ends {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let listen = format!("127.0.0.1:{}", free_port().unwrap());
@@ -82,7 +82,7 @@ async fn campaign(seed: u64, kills: u64) -> Ends {
     let mut dice = Dice::new(seed);
     let clients = start_clients(&world, &[proxy.address], &mut dice);
     let mut number = 0;
-    // How much happens between two kills depends on the machine: on a slow one there are more of them.
+    // How much happens between two kills depends on the machine: a slow one gets more kills.
     while number < kills || number < 4 * kills && !is_enough(&world) {
         proxy = kill_and_start(&setup, proxy, &world, &mut dice).await;
         number += 1;
@@ -93,15 +93,15 @@ async fn campaign(seed: u64, kills: u64) -> Ends {
     let ends = check_at_the_end(&world, &upstream);
     proxy.kill();
     let count = upstream.count();
-    // One that knows only what is on disk.
+    // A new process knows only what is on disk.
     let proxy = start(&setup).await;
     ask_everybody_again(&world, proxy.address).await;
-    assert_eq!(upstream.count(), count, "something ran again at the end");
+    assert_eq!(upstream.count(), count, "a request ran again at the end");
     assert!(!setup.log().contains("panicked"), "{}", setup.log());
     ends
 }
 
-/// Whether enough has happened for a campaign to prove its part.
+/// Whether enough has happened for a campaign to prove something.
 fn is_enough(world: &World) -> bool {
     let count = |is_so: fn(&Known) -> bool| world.known().values().filter(|it| is_so(it)).count();
     let proxies = PROXIES as usize;

@@ -1,6 +1,7 @@
-//! Whatever the proxy answers by itself is a problem with a code, an advice and a page, and nothing is cut without a word.
+//! Every response of the proxy's own must be a problem with a code, an advice and a page; no connection is closed
+//! without a response.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod support;
 
@@ -13,7 +14,7 @@ use support::{
     AfterResponse, Client, HttpResponse, Proxy, Upstream, answer, call, get, post, request, until,
 };
 
-/// The answer is this problem, and leads to its page.
+/// Checks that the response is this problem and links to its page.
 fn check(proxy: &Proxy, told: &HttpResponse, status: u16, code: &str, advice: &str) {
     assert_eq!((told.status, told.code().as_deref()), (status, Some(code)));
     let problem: serde_json::Value = serde_json::from_slice(&told.body).unwrap();
@@ -34,7 +35,7 @@ fn refused_heads(proxy: &Proxy, code: &str) -> f64 {
     proxy.metric(&format!("refrain_refused_heads_total{{code=\"{code}\"}}"))
 }
 
-/// The library that speaks HTTP/2 answers heads that are too large for itself without a body.
+/// The HTTP/2 library itself rejects heads that are too large for it, without a body.
 #[tokio::test]
 async fn a_head_too_large_over_http_2_is_a_problem() {
     let upstream = Upstream::echo();
@@ -48,7 +49,7 @@ async fn a_head_too_large_over_http_2_is_a_problem() {
     tokio::spawn(connection);
     let large = [("x", "x".repeat(9 << 10))].to_vec();
     let many = vec![("x", "y".to_owned()); 21];
-    // Clients may split them, and they are one field to us.
+    // HTTP/2 clients may split cookies; they are one field to the proxy.
     let cookies = vec![("cookie", "a=b".to_owned()); 40];
     for (fields, status) in [(large, 431), (many, 431), (cookies, 200)] {
         let mut request = Request::get("http://shop.test/a");
@@ -70,7 +71,7 @@ async fn a_head_too_large_over_http_2_is_a_problem() {
 }
 
 #[test]
-fn what_is_no_request_is_a_problem() {
+fn malformed_request_gets_a_problem_response() {
     let upstream = Upstream::echo();
     let proxy = Proxy::start(upstream.address, "[proxy]\nheaders_max = 20");
     let chunked = |key: &str| {
@@ -115,7 +116,7 @@ fn what_is_no_request_is_a_problem() {
     ] {
         assert_eq!(refused_heads(&proxy, code), count, "{code}");
     }
-    // Of an unguarded request a part may have been sent on: that nothing ran cannot be said.
+    // A part of an unguarded request may have been forwarded, so the proxy cannot claim that nothing ran.
     let told = call(proxy.address, chunked(""));
     check(&proxy, &told, 400, "request-malformed", "ask");
     assert_eq!(upstream.count(), 0);
@@ -136,7 +137,7 @@ fn slow_clients_are_told_so_before_they_are_closed() {
             format!("{keyed}transfer-encoding: chunked\r\n\r\n9\r\n1"),
             "reuse-key",
         ),
-        // A part of it may have been sent on.
+        // A part of it may have been forwarded.
         (format!("POST /a HTTP/1.1\r\nhost: a\r\n{body}"), "ask"),
     ] {
         let mut client = Client::connect(proxy.address);
@@ -146,14 +147,14 @@ fn slow_clients_are_told_so_before_they_are_closed() {
         assert!(client.is_closed(), "{bytes:?}");
     }
     assert_eq!(upstream.count(), 0);
-    // The two whose head did not come; the others are refused for their body.
+    // Two requests without a complete head; the others are rejected because of their body.
     assert_eq!(refused_heads(&proxy, "request-timeout"), 2.0);
-    // The key is as good as before.
+    // The key is still free.
     assert_eq!(call(proxy.address, post("k", "x")).status, 200);
 }
 
 #[test]
-fn an_idle_connection_is_closed_without_a_word() {
+fn idle_connection_is_closed_without_a_response() {
     let upstream = Upstream::echo();
     let proxy = Proxy::start(upstream.address, "[proxy]\nkeep_alive = \"300ms\"");
     let mut fresh = Client::connect(proxy.address);
@@ -183,7 +184,7 @@ fn an_upstream_that_does_not_answer_is_a_problem_for_unguarded_requests_too() {
     let proxy = Proxy::start(upstream.address, "[proxy]\nread_timeout = \"200ms\"");
     let told = call(proxy.address, get("/slow"));
     check(&proxy, &told, 504, "upstream-timeout", "ask");
-    // With the usual timeout, which no answer here comes near.
+    // With the default timeout, which no response here comes near.
     let proxy = Proxy::start(upstream.address, "");
     for start in ["GET /", "GET /none", "GET /switched", "POST /orders"] {
         let told = call(proxy.address, request(start, &[], b""));
@@ -194,7 +195,7 @@ fn an_upstream_that_does_not_answer_is_a_problem_for_unguarded_requests_too() {
 #[test]
 fn requests_that_the_drain_cuts_are_logged() {
     let upstream = Upstream::start(|_, stream| {
-        // It ends when the proxy does.
+        // Returns when the proxy exits.
         let _ = std::io::Read::read(stream, &mut [0]);
         AfterResponse::Close
     });
@@ -218,7 +219,7 @@ fn requests_that_the_drain_cuts_are_logged() {
         has("/reports/7") && has("/orders")
     });
     let log = proxy.errors();
-    assert_eq!(log.matches("cut by the shutdown").count(), 2, "{log}");
+    assert_eq!(log.matches("cut off by the shutdown").count(), 2, "{log}");
     assert!(log.contains("2 guarded"), "{log}");
     assert!(!log.contains("secret"), "{log}");
     assert!(proxy.ended().success());
@@ -227,7 +228,7 @@ fn requests_that_the_drain_cuts_are_logged() {
 #[test]
 fn requests_that_a_second_signal_cuts_are_logged() {
     let upstream = Upstream::start(|_, stream| {
-        // It ends when the proxy does.
+        // Returns when the proxy exits.
         let _ = std::io::Read::read(stream, &mut [0]);
         AfterResponse::Close
     });
@@ -238,13 +239,13 @@ fn requests_that_a_second_signal_cuts_are_logged() {
     guarded.send(post("k", "x"));
     upstream.wait_for(2);
     proxy.terminate();
-    // It drains: the first signal is heard.
+    // The proxy is draining: it has received the first signal.
     until("it takes no more connections", || {
         std::net::TcpStream::connect(proxy.address).is_err()
     });
     proxy.terminate();
     until("the cut requests are logged", || {
-        proxy.errors().matches("cut by the shutdown").count() == 2
+        proxy.errors().matches("cut off by the shutdown").count() == 2
     });
     assert!(proxy.errors().contains("1 guarded"), "{}", proxy.errors());
     assert!(proxy.ended().success());

@@ -1,6 +1,7 @@
-//! The proxy on Redis: it starts only where its promises hold, two of them guard one key, and what it refuses it explains.
+//! On Redis, the proxy must refuse to start where its guarantees do not hold, two proxies must guard one key
+//! together, and every rejection must say why.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod support;
 
@@ -14,7 +15,7 @@ fn starting(store: &str, file: &str) -> Starting {
         .file(file)
 }
 
-/// The exit code, and words that the message has to hold.
+/// Checks the exit code and words of the message.
 fn check(starting: &Starting, code: i32, words: &[&str]) {
     let (exited, text) = starting.refused();
     assert_eq!(exited, Some(code), "{text}");
@@ -32,7 +33,7 @@ fn a_server_that_may_lose_claims_is_refused_for_at_most_once_and_accepted_where_
     let server = PrivateRedis::start_with(&[("appendfsync", "everysec")]).unwrap();
     let words = [
         "appendfsync is everysec",
-        "would run again",
+        "would execute again",
         "accept_lossy_claims",
     ];
     check(&starting(&server.url(), ""), 64, &words);
@@ -52,7 +53,7 @@ fn a_server_that_may_lose_claims_is_refused_for_at_most_once_and_accepted_where_
 }
 
 #[test]
-fn a_server_that_evicts_or_cannot_be_had_is_named() {
+fn evicting_or_unreachable_server_is_named() {
     let evicts = PrivateRedis::start_with(&[("maxmemory-policy", "allkeys-lru")]).unwrap();
     check(
         &starting(&evicts.url(), ""),
@@ -61,11 +62,15 @@ fn a_server_that_evicts_or_cannot_be_had_is_named() {
     );
     let locked = PrivateRedis::start_with(&[("requirepass", "sesame")]).unwrap();
     let wrong = format!("redis://:secret@127.0.0.1:{}", locked.port());
-    check(&starting(&wrong, ""), 69, &["refused user or password"]);
+    check(
+        &starting(&wrong, ""),
+        69,
+        &["rejected the user or password"],
+    );
     let nobody = format!("redis://127.0.0.1:{}", free_port().unwrap());
-    check(&starting(&nobody, ""), 69, &[&nobody, "cannot be reached"]);
+    check(&starting(&nobody, ""), 69, &[&nobody, "is unreachable"]);
     let bad = "redis://u:secret@h/not-a-number";
-    check(&starting(bad, ""), 69, &["is no address of a Redis store"]);
+    check(&starting(bad, ""), 69, &["invalid Redis store address"]);
     let front = "store = [\"memory:\", \"file:data\"]\n";
     let backwards = Starting::new()
         .arg("--upstream", "http://127.0.0.1:9")
@@ -73,7 +78,7 @@ fn a_server_that_evicts_or_cannot_be_had_is_named() {
     check(&backwards, 64, &["the first of two stores is the front"]);
 }
 
-/// Somebody flushes the server: requests are refused, so the load balancer has to know, and so has who starts next.
+/// An operator flushes the server: requests are rejected, and `/readyz` and the next start report it.
 #[test]
 fn a_flushed_server_is_not_ready_and_nobody_starts_on_it_unknowingly() {
     let server = PrivateRedis::start().unwrap();
@@ -84,7 +89,7 @@ fn a_flushed_server_is_not_ready_and_nobody_starts_on_it_unknowingly() {
             .arg("--store", store)
             .start()
     };
-    // The admin listener answers those who ask for it by its own address.
+    // The admin listener only accepts its own address as `Host`.
     let ready = "GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     let proxy = start(&server.url());
     assert_eq!(call(proxy.admin, ready).status, 200);
@@ -107,8 +112,8 @@ fn a_flushed_server_is_not_ready_and_nobody_starts_on_it_unknowingly() {
     );
     drop(proxy);
     check(&starting(&server.url(), ""), 69, &["has lost"]);
-    let anew = start(&format!("{}/?accept_lost_records=true", server.url()));
-    assert_eq!(call(anew.admin, ready).status, 200);
+    let restarted = start(&format!("{}/?accept_lost_records=true", server.url()));
+    assert_eq!(call(restarted.admin, ready).status, 200);
     assert_eq!(upstream.count(), 1);
 }
 

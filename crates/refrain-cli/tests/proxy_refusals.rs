@@ -1,9 +1,9 @@
-//! Refusals reach the client, also one that sends all of its request before it reads a byte.
+//! A rejection must reach the client, even one that sends its whole request before it reads.
 //!
-//! A server that closes a connection on which bytes still arrive makes the system reset it, and the reset destroys the answer that is on its way.
-//! A client such as Python's `http.client` then sees a broken pipe where it should have been told what is wrong with its request.
+//! If a server closes a connection on which bytes still arrive, the system resets it, and the reset destroys the
+//! response in transit. A client such as Python's `http.client` then sees a broken pipe instead of the reason.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod support;
 
@@ -18,7 +18,7 @@ const SETTINGS: &str = "[[operation]]\nmatch = \"POST /needs\"\nrequired = true"
 fn send_then_read(address: SocketAddr, bytes: &[u8]) -> HttpResponse {
     let mut client = Client::connect(address);
     let sent = client.stream.write_all(bytes);
-    sent.expect("all of the request is taken");
+    sent.expect("the proxy reads the whole request");
     client.answer()
 }
 
@@ -97,7 +97,7 @@ fn a_refusal_over_http_2_lets_the_client_send_the_rest_of_its_body() {
         let told = http2::upload(proxy.address, &fields, 12 * MIB);
         assert_eq!(told, Ok(400), "{fields:?}");
     }
-    // Its length is not said, so that it is found too large in the midst of it.
+    // Without a declared length, the proxy finds out in the middle of the body that it is too large.
     let large = to("/orders", &[("idempotency-key", "k")]);
     let told = http2::upload(proxy.address, &large, 12 * MIB);
     assert_eq!(told, Ok(413));
@@ -116,7 +116,7 @@ fn a_client_that_never_stops_sending_is_closed() {
         sent += 1;
         assert!(sent < 512, "{sent} MiB were taken");
     }
-    // As much as is worth an answer, and not a few packets.
+    // The proxy reads more than a few packets, but not without limit.
     assert!(sent > 16, "{sent} MiB were taken");
     assert_eq!(call(proxy.address, get("/")).status, 200);
 }
@@ -129,7 +129,7 @@ fn a_client_that_was_refused_and_stands_still_is_closed() {
     let mut client = Client::connect(proxy.address);
     client.send("POST /needs HTTP/1.1\r\nhost: a\r\ncontent-length: 9000000\r\n\r\nx");
     assert_eq!(client.answer().status, 400);
-    // It neither sends the rest nor closes. The proxy does, and has room for the next one.
+    // The client neither sends the rest nor closes. The proxy closes and accepts the next connection.
     let mut next = Client::connect(proxy.address);
     let patience = Some(std::time::Duration::from_secs(60));
     next.stream.set_read_timeout(patience).unwrap();

@@ -1,9 +1,9 @@
-//! Requests that two servers might read differently: where one ends and the next begins must be the same to the client, the proxy and the upstream.
+//! Request smuggling: client, proxy and upstream must agree where one request ends and the next begins.
 //!
-//! Behind each case comes one honest request. The upstream is the strictest of servers and fails the test over anything that is not well framed,
-//! and it has to see exactly the requests that the client was answered for.
+//! Each case is followed by one valid request. The upstream is a strict parser that fails the test on any framing
+//! error, and it has to see exactly the requests that the client got responses for.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod support;
 
@@ -11,13 +11,13 @@ use support::{AfterResponse, Client, Proxy, Seen, Upstream, answer, call, http2,
 
 const CANARY: &str = "GET /canary HTTP/1.1\r\nhost: shop.test\r\nconnection: close\r\n\r\n";
 
-/// One connection's worth of bytes, and what has to come of them.
+/// The bytes of one connection and their expected result.
 struct Case {
     name: &'static str,
     bytes: Vec<u8>,
-    /// The answers, one behind the other.
+    /// Statuses of the responses, in order.
     statuses: &'static [u16],
-    /// What the upstream sees: method, target and body.
+    /// Requests that the upstream sees: method, target and body.
     seen: &'static [(&'static str, &'static str)],
 }
 
@@ -40,7 +40,7 @@ fn case(
     }
 }
 
-/// The head of `POST /a` with these fields, and what comes behind it.
+/// The head of `POST /a` with these fields, followed by `behind`.
 fn to(fields: &str, behind: &str) -> String {
     format!("POST /a HTTP/1.1\r\nhost: shop.test\r\n{fields}\r\n{behind}")
 }
@@ -57,11 +57,11 @@ fn check(settings: &str, cases: Vec<Case>) {
         .filter_map(|case| wrong(case, &upstream, &proxy))
         .collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    // Whatever it was, it has harmed nobody else.
+    // The case has not affected other connections.
     assert_eq!(call(proxy.address, support::get("/after")).status, 200);
 }
 
-/// What is wrong with what came of a case.
+/// The difference between expected and actual result of a case.
 fn wrong(case: &Case, upstream: &Upstream, proxy: &Proxy) -> Option<String> {
     let before = upstream.count();
     let mut client = Client::connect(proxy.address);
@@ -91,7 +91,7 @@ fn two_lengths_of_one_body() {
     check(
         "",
         vec![
-            // The encoding counts, and the connection is not used any more.
+            // The transfer encoding counts, and the connection is closed afterwards.
             case("CL, TE", to(&(cl(4) + te), hello), &[200], once),
             case("TE, CL", to(&(te.to_owned() + &cl(4)), hello), &[200], once),
             case(
@@ -324,7 +324,7 @@ fn bodies_that_look_like_requests() {
                 &[200, 200, 200],
                 Box::leak(Box::new([post, canary])),
             ),
-            // What is behind a body is the next request, and nothing else.
+            // Bytes after a body are the next request.
             case(
                 "longer than said",
                 to("content-length: 0\r\n", INNER),
@@ -378,7 +378,7 @@ required = true
             let _ = std::io::Write::write_all(&mut writer, &all);
         });
         assert_eq!(client.answer().status, status);
-        // Either the body was drained, and the honest request is answered, or the connection is closed.
+        // Either the body was drained and the valid request gets a response, or the connection is closed.
         while let Some(answer) = client.try_answer() {
             assert_eq!(answer.status, 200);
             answered += 1;

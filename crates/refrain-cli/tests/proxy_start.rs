@@ -1,6 +1,6 @@
-//! How the proxy starts, or says why not, and how it ends: what was begun is finished, or is left honestly in doubt.
+//! A proxy that cannot start must say why, and one that stops must finish its requests or record them as unknown.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod support;
 
@@ -19,7 +19,7 @@ use std::{
 use refrain::store::embedded::{self, Embedded};
 use support::{AfterResponse, Client, Proxy, Starting, Upstream, answer, call, get, post, until};
 
-/// The exit code, and words that the message has to hold.
+/// Checks the exit code and words of the message.
 fn check(starting: &Starting, code: i32, words: &[&str]) {
     let (exited, text) = starting.refused();
     assert_eq!(exited, Some(code), "{text}");
@@ -106,7 +106,7 @@ fn bad_flags_and_variables_are_named() {
     check(&file, 64, &["REFRAIN_LOG_FILE", "nowhere.txt"]);
 }
 
-/// Somebody forgets to name the upstream, and wonders about a folder later.
+/// Without an upstream, a failed start must not leave a store folder behind.
 #[test]
 fn nothing_is_made_before_the_configuration_is_whole() {
     let starting = Starting::new();
@@ -117,7 +117,7 @@ fn nothing_is_made_before_the_configuration_is_whole() {
 
 #[test]
 fn a_blank_admin_token_is_refused() {
-    let words = ["REFRAIN_ADMIN_TOKEN", "blank"];
+    let words = ["REFRAIN_ADMIN_TOKEN", "is empty"];
     for blank in ["", " ", "\t\n"] {
         let token = minimal().variable("REFRAIN_ADMIN_TOKEN", blank);
         check(&token, 64, &words);
@@ -148,7 +148,7 @@ fn the_environment_stands_between_flags_and_file() {
 }
 
 #[test]
-fn a_database_that_cannot_be_had_is_named_without_its_password() {
+fn unavailable_database_is_named_without_its_password() {
     for (store, words) in [
         (
             "postgres://app:hunter2@127.0.0.1:1/app",
@@ -171,7 +171,7 @@ fn a_database_that_cannot_be_had_is_named_without_its_password() {
 }
 
 #[test]
-fn a_store_that_cannot_be_had_is_named() {
+fn unavailable_store_is_named() {
     let upstream = Upstream::echo();
     let proxy = Proxy::durable(upstream.address, "");
     let held = proxy.folder().join("records");
@@ -179,7 +179,7 @@ fn a_store_that_cannot_be_had_is_named() {
         .arg("--upstream", "http://127.0.0.1:9")
         .arg("--store", format!("file:{}", held.display()));
     check(&second, 69, &[held.to_str().unwrap()]);
-    // The first one does not mind.
+    // The first proxy is not affected.
     assert_eq!(call(proxy.address, post("k", "x")).status, 200);
     let starting = Starting::new().arg("--upstream", "http://127.0.0.1:9");
     let file = starting.folder.path().join("a-file");
@@ -192,10 +192,10 @@ fn a_store_that_cannot_be_had_is_named() {
     }
 }
 
-/// Whoever waits for all of it does not end while a test waits.
+/// A proxy that waits for the whole drain time does not exit during the test.
 const LONG_DRAIN: &str = "[proxy]\ndrain = \"10m\"";
 
-/// An upstream that takes its time.
+/// An upstream that responds after a delay.
 fn slow(millis: u64) -> Upstream {
     Upstream::start(move |seen, stream| {
         thread::sleep(Duration::from_millis(millis));
@@ -204,7 +204,7 @@ fn slow(millis: u64) -> Upstream {
 }
 
 #[test]
-fn what_was_begun_is_answered_and_nothing_new_is_taken() {
+fn shutdown_finishes_running_requests_and_accepts_no_new_ones() {
     let upstream = slow(600);
     let proxy = Proxy::durable(upstream.address, LONG_DRAIN);
     let address = proxy.address;
@@ -225,7 +225,7 @@ fn what_was_begun_is_answered_and_nothing_new_is_taken() {
     proxy.terminate();
     assert!(idle.is_closed());
     assert!(fresh.is_closed());
-    until("nobody is let in", || {
+    until("no connection is accepted", || {
         std::net::TcpStream::connect(address).is_err()
     });
     for client in &mut clients {
@@ -263,16 +263,16 @@ fn a_stop_under_load_drops_nothing() {
             })
         })
         .collect();
-    until("many are answered", || upstream.count() > 80);
+    until("many requests have a response", || upstream.count() > 80);
     proxy.terminate();
     assert_eq!(proxy.ended().code(), Some(0));
     let answered: usize = callers.into_iter().map(|it| it.join().unwrap()).sum();
     assert!(answered > 50, "{answered}");
-    // What reached the upstream was answered; what was not answered did not reach it.
+    // Requests that reached the upstream got a response; the others never reached it.
     assert_eq!(upstream.count(), answered);
 }
 
-/// Starts on records that outlive it.
+/// Starts a proxy on records that outlive it.
 fn on(records: &std::path::Path, upstream: &Upstream, settings: &str) -> Proxy {
     Starting::new()
         .arg("--upstream", format!("http://{}", upstream.address))
@@ -281,7 +281,7 @@ fn on(records: &std::path::Path, upstream: &Upstream, settings: &str) -> Proxy {
         .start()
 }
 
-/// Stops a proxy whose upstream never answers, and asks its successor.
+/// Stops a proxy whose upstream never responds, and checks the response of its successor.
 fn check_doubt(settings: &str, stop: impl Fn(&Proxy)) {
     let upstream = Upstream::start(|_, _| {
         thread::sleep(support::PATIENCE);
@@ -296,7 +296,7 @@ fn check_doubt(settings: &str, stop: impl Fn(&Proxy)) {
     stop(&proxy);
     assert_eq!(proxy.ended().code(), Some(0));
     let proxy = on(records.path(), &upstream, &settings);
-    until("it is in doubt", || {
+    until("the outcome is unknown", || {
         let answer = call(proxy.address, post("k", "x"));
         assert_eq!(answer.status, 409);
         answer.code().as_deref() == Some("outcome-unknown")
@@ -305,7 +305,7 @@ fn check_doubt(settings: &str, stop: impl Fn(&Proxy)) {
 }
 
 #[test]
-fn what_does_not_end_in_time_is_left_in_doubt() {
+fn request_cut_by_shutdown_has_an_unknown_outcome() {
     check_doubt("[proxy]\ndrain = \"300ms\"", Proxy::terminate);
 }
 
@@ -313,8 +313,8 @@ fn what_does_not_end_in_time_is_left_in_doubt() {
 fn a_second_signal_does_not_wait() {
     check_doubt(LONG_DRAIN, |proxy| {
         proxy.terminate();
-        // Two signals that come before the first is seen are one.
-        until("the first is seen", || {
+        // Two signals before the first one is handled count as one.
+        until("the first signal is handled", || {
             std::net::TcpStream::connect(proxy.address).is_err()
         });
         proxy.terminate();
@@ -387,7 +387,7 @@ fn greeting_says_which_operation_wins_and_what_is_only_observed() {
     assert_eq!(observed["mode"], "observe");
 }
 
-/// A folder that nobody but root may do anything with.
+/// A folder that only root may use.
 fn denied(starting: &Starting) -> std::path::PathBuf {
     use std::os::unix::fs::PermissionsExt as _;
     let open = fs::Permissions::from_mode(0o755);
@@ -430,7 +430,7 @@ fn denied_folders_are_named_with_the_fix() {
     check(&audited, 69, &words);
 }
 
-/// The lock of the store can be taken, and its manifest cannot be read or written.
+/// The store's lock can be taken, but its manifest cannot be read or written.
 #[test]
 fn denied_files_behind_the_lock_are_named_with_the_fix() {
     use std::os::unix::fs::PermissionsExt as _;
@@ -468,7 +468,7 @@ fn denied_files_behind_the_lock_are_named_with_the_fix() {
 fn denied_ports_are_named_with_the_fix() {
     let first = fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").unwrap();
     let first: u16 = first.trim().parse().unwrap();
-    // Where this machine denies no port, there is nothing to be told.
+    // On a machine without privileged ports there is nothing to test.
     let Some(port) = first.checked_sub(1).filter(|port| *port > 0) else {
         return;
     };

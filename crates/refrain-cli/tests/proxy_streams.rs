@@ -1,6 +1,6 @@
-//! What is not guarded passes as it comes: bodies of any size and shape, trailers, upgrades, and either version of HTTP.
+//! Unguarded requests must pass unchanged: bodies of any size and framing, trailers, upgrades, HTTP/1 and HTTP/2.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod support;
 
@@ -12,7 +12,7 @@ use std::{
 
 use support::{AfterResponse, Client, Proxy, Upstream, answer, call, find, get, request};
 
-/// Reads up to the end of a head, byte by byte, so that nothing behind it is taken.
+/// Reads up to the end of a head, byte by byte, so that no later byte is consumed.
 fn head(stream: &mut TcpStream) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -80,7 +80,7 @@ fn an_upgrade_joins_both_sides_byte_for_byte() {
 }
 
 #[test]
-fn who_refuses_an_upgrade_answers_as_usual_and_guarded_ones_do_not_ask() {
+fn rejected_upgrade_gets_a_normal_response_and_guarded_requests_are_not_upgraded() {
     let upstream = Upstream::start(|_, stream| answer(stream, "426 Upgrade Required", &[], b"no"));
     let proxy = Proxy::start(upstream.address, "");
     let mut client = Client::connect(proxy.address);
@@ -126,7 +126,7 @@ fn trailers_pass_both_ways_and_are_replayed() {
     }
 }
 
-/// Nobody has to announce them, or to ask for them.
+/// Trailers need neither announcement nor request.
 #[test]
 fn trailers_that_come_as_a_surprise_pass_both_ways() {
     let upstream = Upstream::start(|_, stream| {
@@ -152,7 +152,7 @@ fn trailers_that_come_as_a_surprise_pass_both_ways() {
 }
 
 #[test]
-fn who_asks_before_sending_a_body_is_told_to_go_on_or_not() {
+fn expect_continue_gets_100_or_the_final_response() {
     let upstream = Upstream::echo();
     let proxy = Proxy::start(upstream.address, "");
     let head = |more: &str| {
@@ -167,7 +167,7 @@ fn who_asks_before_sending_a_body_is_told_to_go_on_or_not() {
         let answer = client.send("hello").answer();
         assert_eq!((answer.status, answer.text()), (200, "hello"));
     }
-    // Who cannot be served is told before it sends anything.
+    // A request that will be rejected gets its response before it sends the body.
     let refused = client
         .send(head("idempotency-key: a b\r\n"))
         .head()
@@ -206,7 +206,7 @@ fn pieces_pass_both_ways_before_the_last_is_sent() {
     assert_eq!(client.line(), "\r\n");
 }
 
-/// Takes and gives bodies without ever holding one.
+/// Reads and writes large bodies without buffering them.
 fn bulk(mut stream: TcpStream) {
     let head = head(&mut stream).to_lowercase();
     let (_, len) = head.split_once("content-length: ").unwrap();
@@ -254,7 +254,7 @@ fn a_huge_body_passes_both_ways_in_little_memory() {
     assert!(high < 100 << 10, "{high} KiB");
 }
 
-/// Who answers while it is still being asked must not wait for a client that reads only when it has said everything.
+/// An upstream that responds while it reads must not wait for a client that reads only after sending everything.
 #[test]
 fn an_answer_that_nobody_reads_yet_does_not_hold_up_the_request() {
     const LEN: u64 = 32 << 20;
@@ -279,7 +279,7 @@ fn an_answer_that_nobody_reads_yet_does_not_hold_up_the_request() {
 }
 
 #[test]
-fn what_belongs_to_one_connection_stays_there_and_who_asked_is_told() {
+fn strips_hop_by_hop_headers_and_adds_forwarded_headers() {
     let upstream = Upstream::start(|_, stream| {
         let headers = [
             ("connection", "x-hop, keep-alive"),
@@ -393,7 +393,7 @@ fn answers_without_bodies_say_what_they_would_have_said() {
     assert_eq!((same.status, same.header("etag")), (304, Some("\"e\"")));
     assert_eq!(client.send(get("/hint")).answer().text(), "ok");
     assert_eq!(client.send(get("/end")).answer().text(), "until the end");
-    // And one with a body behind them is where it belongs.
+    // A response with a body after bodyless ones is still matched correctly.
     assert_eq!(client.send(get("/hint")).answer().text(), "ok");
 }
 
@@ -410,7 +410,7 @@ fn an_answer_that_is_cut_is_cut_for_the_client_too() {
     assert_eq!(client.send(get("/")).head().unwrap().status, 200);
     let mut rest = Vec::new();
     let _ = client.stream.read_to_end(&mut rest);
-    // It must not look like a whole answer.
+    // It must not look like a complete response.
     assert_eq!(find(&rest, b"0\r\n\r\n"), None);
 }
 
@@ -420,7 +420,7 @@ fn an_early_answer_reaches_a_client_that_still_sends() {
         head(&mut stream);
         let early = "HTTP/1.1 413 Too Large\r\nconnection: close\r\ncontent-length: 2\r\n\r\nno";
         stream.write_all(early.as_bytes()).unwrap();
-        // Drained, so that the answer is not lost to a reset.
+        // Drains the request, so that a reset does not destroy the response.
         let _ = stream.shutdown(Shutdown::Write);
         let _ = std::io::copy(&mut stream, &mut std::io::sink());
     });

@@ -1,6 +1,6 @@
-//! Either side may speak its own way: clients HTTP/2 in the clear, upstreams TLS. What is promised stays the same.
+//! The guarantees must not depend on the protocol: clients may use HTTP/2 without TLS, and upstreams TLS.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod support;
 
@@ -35,7 +35,7 @@ use tokio_rustls::rustls::{
 type Sender = http2::SendRequest<Sent>;
 type Sent = Either<Full<Bytes>, Stalled>;
 
-/// A body of which nothing comes.
+/// A body that never yields data.
 struct Stalled;
 
 impl Body for Stalled {
@@ -54,7 +54,7 @@ fn whole(body: impl Into<Full<Bytes>>) -> Sent {
     Either::Left(body.into())
 }
 
-/// Speaks HTTP/2 from the first byte.
+/// Connects with HTTP/2 prior knowledge.
 async fn connect(address: SocketAddr) -> Sender {
     let stream = tokio::net::TcpStream::connect(address).await.unwrap();
     let io = TokioIo::new(stream);
@@ -119,7 +119,7 @@ async fn http_2_and_1_share_their_keys() {
 
 #[tokio::test]
 async fn many_streams_of_one_connection_run_beside_each_other() {
-    // How many are with the upstream, and the most that ever were.
+    // Requests at the upstream now, and their maximum.
     let (now, most) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
     let highest = most.clone();
     let upstream = Upstream::start(move |seen, stream| {
@@ -150,12 +150,12 @@ async fn many_streams_of_one_connection_run_beside_each_other() {
         assert_eq!((head.status().as_u16(), &answer), (200, &body));
     }
     let most = most.load(Relaxed);
-    assert!(most > 4, "at most {most} beside each other");
+    assert!(most > 4, "at most {most} concurrent requests");
     assert_eq!(upstream.count(), 40);
 }
 
 #[tokio::test]
-async fn a_stream_whose_body_stands_still_is_told_so_and_lively_ones_go_on() {
+async fn stalled_http_2_stream_times_out_and_others_continue() {
     let upstream = Upstream::echo();
     let proxy = Proxy::start(upstream.address, "[proxy]\nclient_timeout = \"3s\"");
     let sender = connect(proxy.address).await;
@@ -185,7 +185,7 @@ async fn a_stream_whose_body_stands_still_is_told_so_and_lively_ones_go_on() {
         assert_eq!(problem["advice"], advice, "{key:?}");
         assert!(lively > 0, "{key:?}");
     }
-    // The key is as good as before, on the same connection.
+    // The key is still free, on the same connection.
     let (head, _) = send(&sender, order("k", "x")).await;
     assert_eq!(head.status(), 200);
     let orders = upstream.seen().into_iter();
@@ -207,7 +207,7 @@ fn an_idle_connection_of_http_2_is_kept_as_long_as_any() {
     for id in [1, 3] {
         stream.write_all(&frames::head(id, &fields, false)).unwrap();
         assert_eq!(frames::answer(&mut stream), Some(200));
-        // What is said between two requests is not the beginning of a slow one.
+        // A frame between two requests does not start the head timeout.
         thread::sleep(Duration::from_millis(50));
         stream.write_all(&frames::ping()).unwrap();
         thread::sleep(Duration::from_secs(1));
@@ -215,7 +215,7 @@ fn an_idle_connection_of_http_2_is_kept_as_long_as_any() {
     assert_eq!(upstream.count(), 2);
 }
 
-/// An upstream with TLS, for `name`, that counts what reaches it. Also its authority, as a file.
+/// An upstream with TLS for `name` that counts its requests, and its certificate authority as a file.
 struct Secured {
     port: u16,
     count: Arc<AtomicUsize>,
@@ -250,7 +250,7 @@ fn secured(name: &str) -> Secured {
     }
 }
 
-/// Answers each head, and ends with the first failure.
+/// Responds to each head; returns at the first failure.
 fn serve(stream: TcpStream, config: Arc<ServerConfig>, count: &AtomicUsize) {
     let connection = ServerConnection::new(config).unwrap();
     let mut stream = StreamOwned::new(connection, stream);
@@ -278,7 +278,7 @@ fn in_front_of(secured: &Secured, host: &str, is_trusted: bool) -> Proxy {
         .start()
 }
 
-/// An authority that has signed nothing.
+/// A certificate authority that has signed nothing.
 fn secured_by_nobody() -> tempfile::NamedTempFile {
     let made = rcgen::generate_simple_self_signed(["nobody.test".to_owned()]).unwrap();
     let file = tempfile::NamedTempFile::new().unwrap();

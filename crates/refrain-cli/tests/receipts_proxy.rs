@@ -1,6 +1,6 @@
-//! Exactly-once as an operator meets it: what is refused at the start, what is said, and how a forgotten receipt is told.
+//! A misconfigured exactly-once must fail at the start, and a service that forgets its receipts must be reported.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 #[path = "kills_support/proxy.rs"]
 mod kills;
@@ -31,7 +31,7 @@ fn refrain(args: &[&str], folder: &Path) -> (Option<i32>, String) {
 }
 
 #[test]
-fn it_does_not_start_without_receipts_that_can_be_read() {
+fn proxy_does_not_start_without_readable_receipts() {
     let place = ServiceDatabase::empty();
     let nowhere = "postgres://app:secret@127.0.0.1:1/app".to_owned();
     for (settings, code, words) in [
@@ -61,7 +61,7 @@ fn it_does_not_start_without_receipts_that_can_be_read() {
 #[test]
 fn a_success_without_its_receipt_is_told_everywhere() {
     let place = ServiceDatabase::new();
-    // It pays, and writes no receipt.
+    // The service pays and writes no receipt.
     let upstream = Upstream::start(|_, stream| answer(stream, "201 Created", &[], b"paid"));
     let setup = Setup::new(upstream.address, &policy(&place.url()));
     let proxy = setup.start();
@@ -70,7 +70,7 @@ fn a_success_without_its_receipt_is_told_everywhere() {
     let seen = &upstream.seen()[0];
     let record = seen.header("refrain-record").unwrap().to_owned();
     assert!(seen.header("refrain-fence").is_some());
-    until("it is told", || {
+    until("the missing receipt is reported", || {
         let told = ask_admin(proxy.admin, "/metrics");
         told.text().contains("refrain_receipts_missing_total 1")
     });
@@ -90,12 +90,12 @@ fn a_success_without_its_receipt_is_told_everywhere() {
     assert_eq!(shown["receipt"], "none");
     let log = setup.log();
     assert!(
-        log.contains("a success without its receipt") && log.contains(&record),
+        log.contains("a success without a receipt") && log.contains(&record),
         "{log}"
     );
 }
 
-/// That a receipt was seen is remembered with the records: after a kill, a 500 is passed on and its retry runs.
+/// The first receipt is remembered with the records: after a kill, a 500 is passed on and its retry runs.
 #[test]
 fn receipts_stay_proven_after_a_restart() {
     let place = Arc::new(ServiceDatabase::new());
@@ -115,8 +115,8 @@ fn receipts_stay_proven_after_a_restart() {
     let mut proxy = setup.start();
     assert_eq!(call(proxy.address, pay("first")).status, 201);
     let says = |admin, words: &str| ask_admin(admin, "/metrics").text().contains(words);
-    // The payment, and what is remembered.
-    until("it is remembered", || {
+    // The payment, and the record that remembers the receipt.
+    until("the receipt is remembered", || {
         says(proxy.admin, "refrain_records{state=\"completed\"} 2")
     });
     proxy.kill();
@@ -154,18 +154,18 @@ fn check_and_migrate_say_what_it_takes() {
     );
     let (code, printed) = refrain(&["migrate", "--receipts", "--print"], folder.path());
     assert_eq!(code, Some(0));
-    // What is printed is what makes it.
+    // The printed SQL creates the table.
     place.run(&printed);
     let url = place.url();
     let (code, said) = refrain(&["migrate", "--receipts", "--store", &url], folder.path());
     assert_eq!(
-        (code, said.contains("the table is there")),
+        (code, said.contains("table is ready")),
         (Some(0), true),
         "{said}"
     );
     let (code, said) = refrain(&["migrate", "--receipts"], folder.path());
     assert_eq!(
-        (code, said.contains("in which database?")),
+        (code, said.contains("no database")),
         (Some(2), true),
         "{said}"
     );

@@ -1,7 +1,8 @@
-//! Exactly-once for a service in Python: FastAPI and psycopg.
-//! Its answers get lost before and after the commit, it and the proxy are killed with -9, and the ledger has one payment per key.
+//! Exactly-once for a service in Python (FastAPI and psycopg).
+//! Responses get lost before and after the commit, and service and proxy are killed with SIGKILL: the ledger must
+//! have one payment per key.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 #[path = "kills_support/proxy.rs"]
 mod kills;
@@ -9,6 +10,6 @@ mod receipts_support;
 mod support;
 
 #[test]
-fn every_key_is_paid_once_whatever_gets_lost() {
+fn every_key_is_paid_once_despite_lost_responses() {
     receipts_support::check(receipts_support::python);
 }

@@ -1,6 +1,6 @@
-//! A payment hangs: an operator looks for its record, decides what became of it, and tidies up.
+//! A payment has an unknown outcome: an operator must find its record, resolve it, and delete old records.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::{
     future::pending,
@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tower_service::Service as _;
 
-/// A proxy's admin address, without the proxy.
+/// An admin listener without a proxy.
 struct Stage {
     engine: Engine,
     layer: RefrainLayer,
@@ -45,7 +45,7 @@ async fn open(token: Option<&str>) -> Stage {
 }
 
 impl Stage {
-    /// A record, completed or in doubt.
+    /// Creates a record, completed with `body` or with an unknown outcome.
     async fn record(&self, key: &str, body: Option<&str>) -> String {
         let key = Key::new(key).unwrap();
         let mut intent = Intent::new(Scope::none(), key.clone());
@@ -61,7 +61,7 @@ impl Stage {
         RecordId::derive(self.engine.secret(), &Scope::none(), &key).to_string()
     }
 
-    /// Runs the command and answers exit code, stdout and stderr.
+    /// Runs the command; returns exit code, stdout and stderr.
     async fn run(&self, args: &[&str]) -> (i32, String, String) {
         run(&[args, &["--admin", &self.url]].concat(), &[]).await
     }
@@ -92,7 +92,7 @@ async fn records_are_listed_and_shown() {
     let stage = open(None).await;
     let (code, stdout, stderr) = stage.run(&["list"]).await;
     assert_eq!((code, stdout.as_str()), (0, ""), "{stderr}");
-    assert!(stderr.contains("no such records"), "{stderr}");
+    assert!(stderr.contains("No matching records"), "{stderr}");
     let done = stage.record("done", Some("charged \u{1b}[2J")).await;
     let doubted = stage.record("doubted", None).await;
 
@@ -120,7 +120,7 @@ async fn records_are_listed_and_shown() {
     assert_eq!(code, 0);
     assert!(
         stdout.contains("charged \\u{1b}[2J"),
-        "nothing steers the terminal: {stdout}"
+        "control characters in the output: {stdout}"
     );
     assert!(stdout.contains("retention left"), "{stdout}");
     assert_eq!(stage.json(&["show", &doubted]).await["reason"], "reset");
@@ -159,13 +159,13 @@ async fn a_record_is_found_by_its_request() {
         (&"charged".into(), &200.into())
     );
     let (code, _, stderr) = stage.run(&sought).await;
-    assert_eq!(code, 1, "another caller's record is another: {stderr}");
+    assert_eq!(code, 1, "found the record of another caller: {stderr}");
     let (code, _, stderr) = stage.run(&["show", "--request", "POST"]).await;
     assert_eq!(code, 2, "{stderr}");
 }
 
 #[tokio::test]
-async fn doubt_is_ended_either_way() {
+async fn unknown_outcome_is_resolved_as_done_or_never_happened() {
     let stage = open(None).await;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("answer");
@@ -190,7 +190,11 @@ async fn doubt_is_ended_either_way() {
     let found = ["resolve", &never, "--never-happened"];
     let done = stage.json(&[&found[..], &reason].concat()).await;
     assert_eq!(done["resolved"], "never-happened");
-    assert_eq!(stage.run(&["show", &never]).await.0, 1, "the key is free");
+    assert_eq!(
+        stage.run(&["show", &never]).await.0,
+        1,
+        "the record still exists"
+    );
 
     let cases: [(&[&str], i32, &str); 6] = [
         (
@@ -230,13 +234,17 @@ async fn a_record_is_erased_only_on_purpose() {
     let doubted = stage.record("doubted", None).await;
     let erase = ["erase", &done, "--reason", "test data"];
     let (code, _, stderr) = stage.run(&erase).await;
-    assert_eq!(code, 2, "nobody was asked");
+    assert_eq!(code, 2, "deleted without confirmation");
     assert!(stderr.contains("--yes"), "{stderr}");
-    assert_eq!(stage.run(&["show", &done]).await.0, 0, "it is still there");
+    assert_eq!(stage.run(&["show", &done]).await.0, 0, "the record is gone");
     let (code, stdout, stderr) = stage.run(&[&erase[..], &["--yes"]].concat()).await;
     assert_eq!(code, 0, "{stderr}");
     assert!(stdout.contains("Erased"), "{stdout}");
-    assert_eq!(stage.run(&["show", &done]).await.0, 1, "it is gone");
+    assert_eq!(
+        stage.run(&["show", &done]).await.0,
+        1,
+        "the record still exists"
+    );
     let refused = ["erase", &doubted, "--reason", "r", "--yes", "--json"];
     let (code, stdout, _) = stage.run(&refused).await;
     let json: Value = serde_json::from_str(&stdout).unwrap();
@@ -269,7 +277,7 @@ async fn the_token_comes_from_the_flag_the_environment_or_a_file() {
     }
 }
 
-/// The shortest thing to type lists records.
+/// `refrain records` without a subcommand lists records.
 #[tokio::test]
 async fn without_a_command_records_are_listed() {
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -293,12 +301,12 @@ async fn an_address_that_does_not_answer_is_named_with_the_fix() {
     let app: Router = Router::new().route("/api/records", axum::routing::get(async || "hello"));
     tokio::spawn(async { axum::serve(other, app).await });
     let cases = [
-        (nobody.as_str(), 69, "cannot be reached"),
-        (stranger.as_str(), 69, "no Refrain admin address"),
-        // As the proxy's own setting is written.
-        ("127.0.0.1:1", 69, "cannot be reached"),
-        ("https://127.0.0.1:1", 2, "is no address"),
-        ("http://127.0.0.1:1/admin", 2, "is no address"),
+        (nobody.as_str(), 69, "cannot reach the admin address"),
+        (stranger.as_str(), 69, "not a Refrain admin address"),
+        // In the format of the proxy's own setting.
+        ("127.0.0.1:1", 69, "cannot reach the admin address"),
+        ("https://127.0.0.1:1", 2, "is not a valid address"),
+        ("http://127.0.0.1:1/admin", 2, "is not a valid address"),
     ];
     for (admin, expected, words) in cases {
         let (code, stdout, stderr) = run(&["list", "--json", "--admin", admin], &[]).await;

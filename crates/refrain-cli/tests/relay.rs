@@ -1,7 +1,7 @@
-//! A relay dies between publishing and marking, again and again: what it published once more must do nothing once more,
-//! and what comes behind must not come before.
+//! A relay that dies between publishing and marking publishes again: the duplicates must have no effect, and messages
+//! must stay in order.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::{
     collections::BTreeMap,
@@ -25,7 +25,7 @@ use refrain_testkit::{servers::PrivateRedis, wait};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio_postgres::{Client, NoTls};
 
-/// A schema of the test's own on the shared server, with an outbox, and a queue as the broker.
+/// A new schema with an outbox on the test server, and a queue as the broker.
 struct Stage {
     folder: tempfile::TempDir,
     schema: String,
@@ -55,7 +55,7 @@ impl Stage {
         stage
     }
 
-    /// A refrain.toml with this broker.
+    /// Writes a refrain.toml with this broker.
     fn write(&self, to: &str) {
         let text = format!(
             "[[relay]]\nname = \"shop\"\noutbox = \"{}\"\nto = \"{to}\"\nlease = \"1s\"\npoll = \"100ms\"\nin_flight_max = 4\n",
@@ -75,7 +75,7 @@ impl Stage {
         command.spawn().unwrap()
     }
 
-    /// A relay that has started to work, and what it says from then on.
+    /// Starts a relay and waits until it works; returns its remaining output, too.
     fn relay_at_work(&self) -> (Child, BufReader<ChildStdout>) {
         let mut relay = self.relay(&[]);
         let (mut output, mut told) = (BufReader::new(relay.stdout.take().unwrap()), String::new());
@@ -85,7 +85,7 @@ impl Stage {
         (relay, output)
     }
 
-    /// In one transaction.
+    /// Appends messages in one transaction.
     async fn append(&mut self, messages: &[(String, usize)]) {
         let transaction = self.client.transaction().await.unwrap();
         let outbox = Outbox::in_schema(&self.schema);
@@ -150,7 +150,7 @@ fn tell(child: &Child, signal: Signal) {
 }
 
 #[tokio::test]
-async fn what_is_there_is_published_once_and_reported() {
+async fn relay_publishes_existing_messages_once_and_reports_them() {
     let mut stage = Stage::open().await;
     let messages: Vec<_> = (0..20).map(|number| ("g".into(), number)).collect();
     stage.append(&messages).await;
@@ -175,7 +175,7 @@ async fn what_is_there_is_published_once_and_reported() {
     stage.close().await;
 }
 
-/// A relay ran with what the file says, and REFRAIN_TO was not read.
+/// REFRAIN_TO was ignored, and the relay used the address in the file.
 #[tokio::test]
 async fn flags_go_before_the_environment_and_that_before_the_file() {
     let mut stage = Stage::open().await;
@@ -201,7 +201,7 @@ async fn flags_go_before_the_environment_and_that_before_the_file() {
             &[][..],
             vec![("REFRAIN_OUTBOX", &*url), ("REFRAIN_TO", &url)],
         ),
-        // The file of the folder, with addresses in variables, and without the secrets of other parts.
+        // The file in the folder, with addresses in variables, and without the secrets of other sections.
         (
             Some(&by_variable),
             &one,
@@ -239,7 +239,7 @@ async fn flags_go_before_the_environment_and_that_before_the_file() {
     let output = several.output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(64), "{said}");
-    assert!(said.contains("choose one with --relay NAME"), "{said}");
+    assert!(said.contains("select one with --relay NAME"), "{said}");
     stage.close().await;
 }
 
@@ -260,7 +260,7 @@ async fn a_running_relay_names_the_file_that_it_read() {
 }
 
 #[tokio::test]
-async fn what_was_refused_is_shown_and_lets_the_command_fail() {
+async fn rejected_messages_are_shown_and_fail_the_command() {
     let mut stage = Stage::open().await;
     stage.append(&[("g".into(), 0), ("h".into(), 0)]).await;
     let refuse = format!(
@@ -275,18 +275,21 @@ async fn what_was_refused_is_shown_and_lets_the_command_fail() {
     );
     let (code, told, _) = ended(stage.relay(&["--refused"]));
     assert!(
-        code == 1 && told.contains("group g, which waits") && told.contains("too large"),
+        code == 1 && told.contains("group g, which is on hold") && told.contains("too large"),
         "{told}"
     );
     let (code, told, _) = ended(stage.relay(&["--redrive"]));
-    assert!(code == 0 && told.contains("1 are tried again"), "{told}");
+    assert!(
+        code == 0 && told.contains("1 marked for another attempt"),
+        "{told}"
+    );
     let (code, told, _) = ended(stage.relay(&["--once"]));
     assert!(code == 0 && told.contains("1 published"), "{told}");
     stage.close().await;
 }
 
 #[tokio::test]
-async fn what_cannot_be_relayed_is_explained() {
+async fn relay_failures_are_explained() {
     let stage = Stage::open().await;
     let config = stage.config();
     let config = config.to_str().unwrap();
@@ -364,7 +367,7 @@ async fn what_cannot_be_relayed_is_explained() {
     stage.close().await;
 }
 
-/// What consumers did: which messages took effect, in which order.
+/// Messages that took effect at the consumer, in order.
 type Ledger = Arc<Mutex<Vec<String>>>;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -374,7 +377,7 @@ async fn a_relay_that_is_killed_between_publish_and_mark_does_no_harm() {
     check_killed(stage, &broker, 16).await;
 }
 
-/// A broker that hands out the messages of a group at once: one that takes one message at a time sees their order.
+/// A broker that delivers the messages of a group concurrently: only a consumer of one at a time sees their order.
 #[cfg(feature = "nats")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_relay_to_nats_that_is_killed_between_publish_and_mark_does_no_harm() {
@@ -388,13 +391,13 @@ async fn a_relay_to_redis_that_is_killed_between_publish_and_mark_does_no_harm()
     check_killed(Stage::open().await, &redis.url(), 1).await;
 }
 
-/// Kills relays to this broker; a consumer that handles so many messages at once sees each once, and each group in order.
+/// Kills relays to this broker; checks that a consumer of `in_flight_max` messages sees each once, groups in order.
 async fn check_killed(mut stage: Stage, broker: &str, in_flight_max: usize) {
     const GROUPS: usize = 8;
     /// Messages of one group that are appended before each kill.
     const EACH: usize = 5;
     const KILLS: usize = 12;
-    /// Kills that hit a relay at work; with fewer the test proves too little.
+    /// Minimum number of kills that hit a relay at work; with fewer the test proves too little.
     const HITS_MIN: usize = 3;
     const KILLS_MAX: usize = 100;
     stage.write(broker);
@@ -416,7 +419,7 @@ async fn check_killed(mut stage: Stage, broker: &str, in_flight_max: usize) {
     ));
     let mut relays = vec![stage.relay_at_work(), stage.relay_at_work()];
     let (mut kills, mut in_the_middle) = (0, 0);
-    // Whether a kill comes in time depends on the machine: on a fast one there are more of them.
+    // Whether a kill hits depends on the machine: a fast one gets more kills.
     while kills < KILLS || in_the_middle < HITS_MIN && kills < KILLS_MAX {
         let numbers = kills * EACH..(kills + 1) * EACH;
         let some: Vec<_> = numbers
@@ -458,15 +461,12 @@ async fn check_killed(mut stage: Stage, broker: &str, in_flight_max: usize) {
     let wanted: Vec<usize> = (0..each).collect();
     assert_eq!(groups.len(), GROUPS);
     for (group, numbers) in groups {
-        assert_eq!(numbers, wanted, "{group}: each once, and in order");
+        assert_eq!(numbers, wanted, "{group}: not each once and in order");
     }
     assert!(
         in_the_middle >= HITS_MIN,
-        "{in_the_middle} of {kills} kills hit a relay at work: too few to tell"
+        "{in_the_middle} of {kills} kills hit a relay at work: too few to prove anything"
     );
-    println!(
-        "{} duplicates came and did nothing",
-        tally.get(Count::Duplicate)
-    );
+    println!("{} duplicates had no effect", tally.get(Count::Duplicate));
     stage.close().await;
 }

@@ -1,7 +1,7 @@
-//! A password ends up in a terminal, a log or a bug report: whatever is wrong with an address, and wherever the password
-//! stands in it, no command prints it.
+//! A password in a terminal, a log or a bug report is leaked: no command may print it, wherever it is in an address
+//! and even if the address is invalid.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::{
     fs,
@@ -14,7 +14,7 @@ use refrain_testkit::servers::{PrivatePostgres, PrivateRedis};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// Passwords as people have them, encoded or not. Both halves must not be seen.
+/// Realistic passwords, encoded or not. Neither half may be printed.
 const PASSWORDS: [&str; 8] = [
     "qzxv%2Fjkwq",
     "qzxv/jkwq",
@@ -26,7 +26,7 @@ const PASSWORDS: [&str; 8] = [
     "qzxv'jkwq",
 ];
 
-/// Every setting that holds an address, with what stands around it in the file.
+/// Every setting that holds an address, with the lines before it in the file.
 const SETTINGS: [(&str, &str); 7] = [
     ("store", ""),
     ("upstream", ""),
@@ -76,13 +76,13 @@ fn positions(scheme: &str, password: &str) -> Vec<String> {
     ] {
         addresses.push(format!("{scheme}://127.0.0.1:1/x?{name}={password}"));
     }
-    // Without a host, the part after an `@` is one.
+    // Without a host, the part after an `@` is taken as the host.
     let password = password.replace('@', ":");
     addresses.push(format!("{scheme}://u:{password}"));
     addresses
 }
 
-/// Runs a command, and answers what it printed.
+/// Runs a command; returns its output.
 fn run(folder: &Path, arguments: &[&str], variable: Option<(&str, &str)>) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_refrain"));
     command.args(arguments).current_dir(folder);
@@ -107,7 +107,7 @@ fn check_shows_no_password_of_any_setting() {
     for (at, scheme) in SCHEMES.iter().enumerate() {
         for (number, password) in PASSWORDS.iter().enumerate() {
             for (position, address) in positions(scheme, password).iter().enumerate() {
-                // Each setting meets each scheme, password and position; not all at once.
+                // Settings take turns: each meets each scheme, password and position, but not every combination.
                 let (setting, around) = SETTINGS[(at + number + position) % SETTINGS.len()];
                 let value = serde_json::Value::from(address.as_str());
                 fs::write(&file, format!("{around}{setting} = {value}\n")).unwrap();
@@ -151,8 +151,8 @@ fn an_address_without_quotes_or_scheme_is_not_repeated() {
     }
 }
 
-/// Each command meets each scheme and position with one of the passwords: some addresses are rejected with the
-/// configuration, some by the driver, and some servers cannot be reached.
+/// Runs each command with each scheme and position and one of the passwords: some addresses are rejected with the
+/// configuration, some by the driver, and some servers are unreachable.
 #[test]
 fn commands_that_cannot_start_show_no_password() {
     let folder = TempDir::new().unwrap();
@@ -171,7 +171,7 @@ fn commands_that_cannot_start_show_no_password() {
             let check = |arguments: &[&str]| {
                 let printed = run(folder.path(), arguments, None);
                 assert_hidden(&printed, address);
-                assert!(!printed.is_empty(), "{arguments:?} did not say why");
+                assert!(!printed.is_empty(), "{arguments:?} printed no reason");
             };
             let value = serde_json::Value::from(address);
             let worker = format!(
@@ -213,7 +213,7 @@ fn commands_that_cannot_connect_show_no_password() {
     }
 }
 
-/// The servers accept any password, so that the commands start and greet.
+/// The servers accept any password, so the commands start and print their greeting.
 #[test]
 fn greetings_show_addresses_without_their_passwords() {
     let (redis, postgres) = (
@@ -236,10 +236,10 @@ fn greetings_show_addresses_without_their_passwords() {
         None,
     );
     assert_hidden(&made, &database);
-    assert!(made.contains("the table is there"), "{made}");
+    assert!(made.contains("table is ready"), "{made}");
     for (arguments, last) in [
         (&["proxy", "--config", "refrain.toml"][..], "curl"),
-        (&["work"], "known for"),
+        (&["work"], "duplicates detected for"),
         (&["relay"], "from the outbox"),
     ] {
         let printed = greeting(folder.path(), arguments, last);
@@ -248,7 +248,7 @@ fn greetings_show_addresses_without_their_passwords() {
     }
 }
 
-/// Starts a command, and returns what it printed from its start, to the line with these words, to its end.
+/// Starts a command and stops it after the line with `last`; returns all its output.
 fn greeting(folder: &Path, arguments: &[&str], last: &str) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_refrain"));
     command

@@ -1,8 +1,7 @@
-//! An assistant follows a skill to the letter: a front matter that cannot be read, a file that is missing
-//! or half a skill of another version leads it astray.
-//! That its command lines parse is tested with those of the book.
+//! An assistant follows a skill literally: invalid front matter, a missing file or a mix of versions misleads it.
+//! That its command lines parse is tested together with those of the book.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::{
     collections::BTreeSet,
@@ -26,7 +25,7 @@ fn source() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../skills/refrain")
 }
 
-/// Every file below, with its text.
+/// All files of a folder, with their text.
 fn files(folder: &Path) -> BTreeSet<(String, String)> {
     let mut found = BTreeSet::new();
     let mut folders = vec![folder.to_path_buf()];
@@ -57,7 +56,7 @@ fn installing_writes_all_of_it_and_again_nothing() {
     assert_eq!(
         files(&installed),
         files(&source()),
-        "a file is not built in"
+        "a file is missing from the binary"
     );
     let (code, stdout, _) = run(&["install", skills]);
     assert_eq!(code, 0);
@@ -65,7 +64,7 @@ fn installing_writes_all_of_it_and_again_nothing() {
 }
 
 #[test]
-fn what_somebody_changed_is_not_written_over() {
+fn modified_files_are_not_overwritten() {
     let folder = tempfile::tempdir().unwrap();
     let skills = folder.path().to_str().unwrap();
     let keys = folder.path().join("refrain/references/keys.md");
@@ -80,8 +79,8 @@ fn what_somebody_changed_is_not_written_over() {
         "{stderr}"
     );
     assert_eq!(fs::read_to_string(&keys).unwrap(), "our own");
-    assert!(!skill.exists(), "nothing is written by halves");
-    // Whatever it is, and if it is no text at all.
+    assert!(!skill.exists(), "a rejected install wrote a file");
+    // A modified file is kept even if it is not text.
     fs::write(&keys, [0xFF, 0xFE]).unwrap();
     assert_eq!(run(&["install", skills]).0, 1);
     assert_eq!(run(&["install", skills, "--force"]).0, 0);
@@ -99,7 +98,7 @@ fn a_folder_that_cannot_be_written_to_is_said() {
     assert_eq!(run(&["install"]).0, 2);
 }
 
-/// Names are lower case with hyphens, up to 64; descriptions have up to 1024 characters and no tags.
+/// Names are lower case with hyphens, at most 64 characters; descriptions have at most 1024 and no tags.
 #[test]
 fn the_front_matter_is_valid() {
     let (code, text, _) = run(&["show"]);
@@ -110,7 +109,11 @@ fn the_front_matter_is_valid() {
         .lines()
         .map(|it| it.split_once(": ").unwrap())
         .collect();
-    assert_eq!(members.len(), 2, "each on one line: {members:?}");
+    assert_eq!(
+        members.len(),
+        2,
+        "not one line for each member: {members:?}"
+    );
     assert_eq!(members[0], ("name", "refrain"));
     let (name, description) = members[1];
     assert_eq!(name, "description");
@@ -119,7 +122,7 @@ fn the_front_matter_is_valid() {
         "{}",
         description.len()
     );
-    // A plain scalar of YAML ends at these.
+    // These end or change a plain scalar in YAML.
     for end in [": ", " #", "<", ">"] {
         assert!(!description.contains(end), "{end:?} in the description");
     }

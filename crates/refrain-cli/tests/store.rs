@@ -1,6 +1,6 @@
-//! A disk went bad: the operator wants to know what is lost, and to decide it with open eyes.
+//! A disk is damaged: the operator must learn which records are lost, and nothing is dropped without consent.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::{
     fs,
@@ -14,7 +14,7 @@ use refrain::{
 };
 use tempfile::TempDir;
 
-/// Runs the command and answers exit code, stdout and stderr.
+/// Runs the command; returns exit code, stdout and stderr.
 fn run(args: &[&str]) -> (i32, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_refrain"));
     finish(command.arg("store").args(args))
@@ -34,7 +34,7 @@ fn open(folder: &Path) -> Embedded {
     Embedded::open(folder, Options::default()).unwrap()
 }
 
-/// Asks for the outcome of a key that the store may hold.
+/// Claims a key that may have an outcome in the store.
 async fn ask(store: Embedded, key: &str) -> refrain::Result<Verdict<Outcome>> {
     let intent = Intent::new(Scope::none(), Key::new(key).unwrap());
     let work = async |_| Outcome::new(200, "a body to be damaged");
@@ -49,7 +49,7 @@ async fn store() -> TempDir {
     folder
 }
 
-/// Flips a bit of the outcome, where a bad disk would, and removes what would tell where records lie.
+/// Flips a bit of the outcome, like a bad disk, and removes the index that says where records are.
 fn damage(folder: &Path) {
     let files = || {
         let entries = fs::read_dir(folder).unwrap().map(|it| it.unwrap().path());
@@ -78,15 +78,18 @@ async fn a_sound_store_is_clean() {
     let dir = folder.path().to_str().unwrap();
     let (code, stdout, _) = run(&["check", dir]);
     assert_eq!(code, 0, "{stdout}");
-    assert!(stdout.contains("every record can be read"));
+    assert!(stdout.contains("every record is readable"));
     let (code, stdout, _) = run(&["check", dir, "--json"]);
     let json: serde_json::Value = serde_json::from_str(&stdout).unwrap();
     assert_eq!((code, &json["damage"]), (0, &serde_json::json!([])));
     let (code, stdout, _) = run(&["accept-damage", dir]);
     assert_eq!(code, 0, "{stdout}");
-    assert!(stdout.contains("nothing is damaged"));
+    assert!(stdout.contains("no damage"));
     let replay = ask(open(folder.path()), "order-7").await.unwrap();
-    assert!(matches!(replay, Verdict::Replay(_)), "nothing was changed");
+    assert!(
+        matches!(replay, Verdict::Replay(_)),
+        "the check changed the store"
+    );
 }
 
 #[tokio::test]
@@ -97,7 +100,7 @@ async fn damage_is_reported_and_only_given_up_on_purpose() {
 
     let (code, stdout, _) = run(&["check", dir]);
     assert_eq!(code, 1, "{stdout}");
-    assert!(stdout.contains("1 place damaged"), "{stdout}");
+    assert!(stdout.contains("1 damaged place"), "{stdout}");
     assert!(stdout.contains("segment 1 offset "), "{stdout}");
     let (code, stdout, _) = run(&["check", dir, "--json"]);
     let json: serde_json::Value = serde_json::from_str(&stdout).unwrap();
@@ -106,20 +109,23 @@ async fn damage_is_reported_and_only_given_up_on_purpose() {
 
     let (code, stdout, stderr) = run(&["accept-damage", dir]);
     assert_eq!(code, 2, "{stdout}");
-    assert!(stdout.contains("RUNS AGAIN"), "{stdout}");
+    assert!(stdout.contains("EXECUTES AGAIN"), "{stdout}");
     assert!(stderr.contains("--yes"), "{stderr}");
     let refused = ask(open(folder.path()), "order-7").await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Corrupt, "still refused");
 
     let (code, stdout, _) = run(&["accept-damage", dir, "--yes"]);
     assert_eq!(code, 0, "{stdout}");
-    assert!(stdout.contains("Accepted: 1 place given up"), "{stdout}");
+    assert!(
+        stdout.contains("Accepted: 1 damaged place discarded"),
+        "{stdout}"
+    );
     assert_eq!(run(&["check", dir]).0, 0);
     let again = ask(open(folder.path()), "order-7").await.unwrap();
-    assert!(matches!(again, Verdict::Granted(_)), "it runs again");
+    assert!(matches!(again, Verdict::Granted(_)), "the key is not free");
 }
 
-/// Cuts the segment as a bad copy of it would: at the start of the frame that holds the outcome.
+/// Truncates the segment, like an incomplete copy: at the start of the frame with the outcome.
 fn truncate(folder: &Path) {
     let path = folder.join("00000001.log");
     let bytes = fs::read(&path).unwrap();
@@ -131,7 +137,7 @@ fn truncate(folder: &Path) {
     fs::write(&path, &bytes[..frame.unwrap()]).unwrap();
 }
 
-/// A store whose process was killed: the last segment is as it was while it was written to.
+/// A store whose process was killed: its last segment is not closed.
 async fn killed() -> TempDir {
     let live = tempfile::tempdir().unwrap();
     let store = open(live.path());
@@ -163,7 +169,7 @@ async fn a_truncated_segment_is_damage_and_not_a_torn_write() {
     }
 }
 
-/// Runs the command with the rights of nobody in particular.
+/// Runs the command as an unprivileged user.
 fn run_unprivileged(args: &[&str]) -> (i32, String, String) {
     let refrain = env!("CARGO_BIN_EXE_refrain");
     let mut command = match rustix::process::geteuid().is_root() {
@@ -181,7 +187,7 @@ fn chmod(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// Lets everybody use the files of a store.
+/// Makes the files of a store usable for all users.
 fn share(folder: &Path) {
     for entry in fs::read_dir(folder).unwrap() {
         chmod(&entry.unwrap().path(), 0o666);
@@ -189,7 +195,7 @@ fn share(folder: &Path) {
     chmod(folder, 0o777);
 }
 
-/// Runs the command, which names the file or folder that it may not use, and the fix.
+/// Checks that the command names the inaccessible file or folder, and the fix.
 fn check_denied(command: &[&str], folder: &Path, denied: &Path) {
     let args = [command, &[folder.to_str().unwrap()]].concat();
     let (code, stdout, stderr) = run_unprivileged(&args);
@@ -199,7 +205,7 @@ fn check_denied(command: &[&str], folder: &Path, denied: &Path) {
     assert!(stderr.contains(denied.to_str().unwrap()), "{stderr}");
 }
 
-/// The lock can be taken, and another file cannot be used.
+/// The lock can be taken, but another file is inaccessible.
 #[tokio::test]
 async fn a_denied_file_behind_the_lock_is_named_with_the_fix() {
     for name in ["manifest", "00000001.log"] {
@@ -226,7 +232,7 @@ async fn a_denied_file_behind_the_lock_is_named_with_the_fix() {
 async fn an_unreadable_folder_is_not_called_missing() {
     let folder = store().await;
     let dir = folder.path().to_str().unwrap();
-    // The folder as a whole, and then its files alone.
+    // First the folder as a whole, then only its files.
     for (folder_mode, file_mode) in [(0o000, 0o600), (0o755, 0o000)] {
         for entry in fs::read_dir(folder.path()).unwrap() {
             chmod(&entry.unwrap().path(), file_mode);
@@ -242,7 +248,7 @@ async fn an_unreadable_folder_is_not_called_missing() {
             assert_eq!(code, 69, "{args:?} {stdout}{stderr}");
             assert!(stderr.contains("Permission denied"), "{stderr}");
             assert!(stderr.contains("run as the owner"), "{stderr}");
-            assert!(!stderr.contains("no Refrain store"), "{stderr}");
+            assert!(!stderr.contains("not a Refrain store"), "{stderr}");
         }
         chmod(folder.path(), 0o700);
     }
@@ -257,8 +263,8 @@ async fn a_folder_in_use_or_of_somebody_else_is_left_alone() {
     let absent = foreign.path().join("absent");
     let cases = [
         (held.path(), 69, "held by another process"),
-        (foreign.path(), 64, "no Refrain store"),
-        (&absent, 64, "no Refrain store"),
+        (foreign.path(), 64, "not a Refrain store"),
+        (&absent, 64, "not a Refrain store"),
     ];
     for (folder, expected, words) in cases {
         for command in [
@@ -276,6 +282,6 @@ async fn a_folder_in_use_or_of_somebody_else_is_left_alone() {
             }
         }
     }
-    assert!(!absent.exists(), "looking makes no store");
+    assert!(!absent.exists(), "a check created a store");
     assert_eq!(fs::read_dir(foreign.path()).unwrap().count(), 1);
 }

@@ -1,6 +1,6 @@
-//! Somebody types `refrain` for the first time: what is there, and what was wrong with what they typed.
+//! A new user types `refrain`: the help must list what there is, and an error must say what was wrong.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::process::Command;
 
@@ -55,14 +55,11 @@ fn the_command_explains_itself() {
         for word in words {
             assert!(text.contains(word), "{args:?}: no {word} in\n{text}");
         }
-        assert!(
-            !text.contains("demo-watch"),
-            "{args:?} shows what is hidden"
-        );
+        assert!(!text.contains("demo-watch"), "{args:?} shows hidden items");
     }
 }
 
-/// Somebody builds the command as the README says, and types what its help shows.
+/// A user builds the command as the README says, and runs the examples of its help.
 #[test]
 fn the_examples_of_every_help_need_no_feature() {
     let run = |args: &[&str]| {
@@ -84,7 +81,7 @@ fn the_examples_of_every_help_need_no_feature() {
         let args = [name, "--help"];
         let shown = run(args.strip_prefix(&[""]).unwrap_or(&args));
         for scheme in ["nats://", "amqp://", "kafka://", "sqs://"] {
-            // Options name the schemes alone; an example has a host behind it.
+            // Options list bare schemes; an example has a host after the scheme.
             let mut behind = shown.split(scheme).skip(1);
             let has_host = behind.any(|text| text.starts_with(|c: char| c.is_alphanumeric()));
             assert!(!has_host, "{name}: {scheme} in\n{shown}");
@@ -92,9 +89,9 @@ fn the_examples_of_every_help_need_no_feature() {
     }
 }
 
-/// Whoever reads along may have seen enough, and what went wrong is still told by the exit code.
+/// A reader of stderr may have exited already; the exit code must still report the failure.
 #[test]
-fn nobody_has_to_read_what_is_wrong() {
+fn exit_code_is_correct_when_stderr_is_closed() {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let ended = Command::new(env!("CARGO_BIN_EXE_refrain"))

@@ -1,6 +1,6 @@
-//! `refrain verify` as a user runs it: against an app without keys, and against the same app behind `refrain proxy`.
+//! `refrain verify` must fail an app without keys, and pass the same app behind `refrain proxy`.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod support;
 mod verify_support;
@@ -66,10 +66,10 @@ fn a_crash_that_forgets_keys_is_seen() {
     let (upstream, folder, port) = (naive(), tempfile::tempdir().unwrap(), free_port());
     let command = proxy_command(folder.path(), &upstream, port, "\"memory:\"");
     let all = arguments(&format!("http://127.0.0.1:{port}"), &upstream);
-    check_killed(&all, &command, "took effect 2 times");
+    check_killed(&all, &command, "but 2 effects");
 }
 
-/// Keys and payments on disk, and claims that nobody takes back when their holder is dead.
+/// Keeps keys and payments on disk, but never releases the claim of a dead holder.
 const LOCKING: &str = r#"
 import http.server, os, sys, time
 class Api(http.server.BaseHTTPRequestHandler):
@@ -116,10 +116,10 @@ fn a_crash_that_locks_keys_is_seen() {
         "--effects-url",
         &count,
     ];
-    check_killed(&all.map(String::from), &command, "the key is locked");
+    check_killed(&all.map(String::from), &command, "the key stays locked");
 }
 
-/// Killing the service that `command` starts is a failure, for this reason.
+/// Checks that the kill of the service that `command` starts is reported as a failure, with this reason.
 fn check_killed(arguments: &[String], command: &str, seen: &str) {
     let more = [
         "--json",
@@ -185,12 +185,12 @@ fn an_app_without_keys_fails_and_the_reports_say_so() {
         "sequential-duplicate"
     );
     let page = fs::read_to_string(&html).unwrap();
-    assert!(page.contains("<svg") && page.contains("it took effect 2 times"));
+    assert!(page.contains("<svg") && page.contains("but 2 effects"));
     assert!(
         !page.contains(&token("alice", 1)["Authorization: Bearer ".len()..]),
         "a secret is shown"
     );
-    // What failed before is no news.
+    // A failure that is in the baseline does not fail the run.
     let mut again = arguments.clone();
     again.retain(|it| it != "--seed" && it != "7");
     let same = ["--case", "sequential-duplicate", "--baseline", &now];
@@ -242,7 +242,7 @@ fn an_interruption_leaves_no_process_and_no_report() {
 }
 
 #[test]
-fn what_cannot_work_is_said_with_its_fix() {
+fn invalid_usage_is_reported_with_the_fix() {
     let upstream = naive();
     let url = format!("http://{}", upstream.address);
     let uncounted = format!("{url}/payments");
@@ -253,10 +253,10 @@ fn what_cannot_work_is_said_with_its_fix() {
         assert_eq!(output.status.code(), Some(code), "{more:?}: {text}");
         assert!(text.contains(word), "{more:?}: {text}");
     };
-    wrong(&[], 64, "no service is named");
-    wrong(&[&url], 64, "no operation is named");
-    wrong(&[&url, "--op", "POST"], 64, "is no operation");
-    wrong(&["ftp://x", op[0], op[1]], 64, "is no address");
+    wrong(&[], 64, "no service; pass its URL");
+    wrong(&[&url], 64, "no operation; pass --op");
+    wrong(&[&url, "--op", "POST"], 64, "invalid operation");
+    wrong(&["ftp://x", op[0], op[1]], 64, "invalid address");
     let unknown = [
         "https://127.0.0.1:9",
         op[0],
@@ -264,24 +264,28 @@ fn what_cannot_work_is_said_with_its_fix() {
         "--cacert",
         "no/such.pem",
     ];
-    wrong(&unknown, 64, "no/such.pem: cannot be read");
+    wrong(&unknown, 64, "cannot read no/such.pem");
     wrong(
         &["https://127.0.0.1:9", op[0], op[1], "--insecure"],
         69,
-        "does not answer",
+        "does not respond",
     );
     wrong(&["http://192.0.2.1", op[0], op[1]], 64, "--yes");
-    wrong(&["http://127.0.0.1:9", op[0], op[1]], 69, "does not answer");
-    wrong(&[&url, "--op", "POST /nowhere"], 64, "answered 404");
+    wrong(
+        &["http://127.0.0.1:9", op[0], op[1]],
+        69,
+        "does not respond",
+    );
+    wrong(&[&url, "--op", "POST /nowhere"], 64, "returned 404");
     wrong(
         &[&[&url[..]], &op[..], &["--effects-url", &uncounted]].concat(),
         69,
-        "answered 404",
+        "status is 404",
     );
     wrong(
         &[&[&url[..]], &op[..], &["--case", "none"]].concat(),
         64,
-        "is no case",
+        "unknown case",
     );
     wrong(
         &[&[&url[..]], &op[..], &["--late", "soon"]].concat(),
@@ -301,7 +305,7 @@ fn what_cannot_work_is_said_with_its_fix() {
     assert!(String::from_utf8_lossy(&output.stdout).contains("kill-mid-request"));
 }
 
-/// A process that ends with its test.
+/// A process that is killed on drop.
 struct Running(std::process::Child);
 
 impl Drop for Running {
@@ -383,20 +387,20 @@ fn a_file_names_several_operations() {
     );
 }
 
-/// A page for everything, a login for everything: nothing is proven, for it or against it.
+/// A service that answers everything with a page or a login: no verdict is possible.
 #[test]
 fn a_service_that_shows_nothing_is_neither_accused_nor_acquitted() {
     for (status, code, word) in [
-        ("200 OK", 64, "not testable like this"),
+        ("200 OK", 64, "cannot count effects"),
         (
             "404 Not Found",
             64,
-            "not testable: POST /payments was answered 404",
+            "not testable: POST /payments returned 404",
         ),
         (
             "401 Unauthorized",
             64,
-            "not testable: POST /payments was answered 401",
+            "not testable: POST /payments returned 401",
         ),
     ] {
         let upstream = Upstream::start(move |_, stream| answer(stream, status, &[], b"a page"));
@@ -441,10 +445,10 @@ fn effects_are_counted_with_sql() {
     let wrong = verify("SELECT 'many'");
     let missing = verify("SELECT count(*) FROM no_such_table_of_ours");
     sql(&url, &format!("DROP TABLE {table}"));
-    assert!(counted.1.contains("it took effect 2 times"), "{counted:?}");
+    assert!(counted.1.contains("but 2 effects"), "{counted:?}");
     assert_eq!(counted.0, Some(1), "{counted:?}");
     assert!(
-        wrong.0 == Some(69) && wrong.1.contains("no number"),
+        wrong.0 == Some(69) && wrong.1.contains("is not a number"),
         "{wrong:?}"
     );
     assert!(

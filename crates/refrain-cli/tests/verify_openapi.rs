@@ -1,9 +1,9 @@
-//! `refrain verify --openapi`: a service is tested from its description alone, and nothing is sent before somebody agreed.
+//! `refrain verify --openapi` must test a service from its description alone, and send nothing without consent.
 //!
-//! The service refuses whatever is not valid, so a case that passes proves that the bodies were made well. The same
+//! The service rejects invalid requests, so a case that passes proves that the generated bodies are valid. The same
 //! service is described three times: OpenAPI 3.0 as YAML, 3.1 as JSON, and Swagger 2.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod support;
 mod verify_support;
@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use support::{Proxy, Starting, Upstream, answer};
 use verify_support::{json as report, refrain};
 
-/// Orders with a reference that is taken once, notes about orders that exist, refunds as forms. No keys.
+/// Orders with a unique reference, notes about existing orders, refunds as forms. No keys.
 fn shop() -> Upstream {
     let (count, taken) = (AtomicUsize::new(0), Mutex::new(HashSet::new()));
     let orders = Arc::new(Mutex::new(HashSet::new()));
@@ -64,7 +64,7 @@ fn shop() -> Upstream {
             ("POST", "/v1/refunds") if is_refund(&text) => ("201 Created", created(&id())),
             ("POST", "/v1/shops/7/things") => ("201 Created", created(&id())),
             ("POST", "/v1/refused") => ("403 Forbidden", "not for you".into()),
-            _ => ("404 Not Found", "no such thing".into()),
+            _ => ("404 Not Found", "not found".into()),
         };
         answer(stream, status, &[], said.as_bytes())
     })
@@ -76,7 +76,7 @@ fn is_refund(form: &str) -> bool {
     matches!(&pairs[..], [amount, "order=o0"] if amount.starts_with("amount="))
 }
 
-/// The description, in the words of OpenAPI 3.
+/// The description in OpenAPI 3.
 fn description(version: &str) -> Value {
     let parameter = |name: &str| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}});
     json!({
@@ -173,7 +173,7 @@ fn described(name: &str, text: &str) -> Described {
 }
 
 fn yaml() -> Described {
-    // YAML takes JSON's flow style; the first line makes it no JSON.
+    // YAML allows JSON syntax; the comment in the first line makes it invalid JSON.
     let text = format!("# a shop\n{}", description("3.0.3"));
     described("openapi.yaml", &text)
 }
@@ -230,9 +230,9 @@ fn a_service_is_tested_from_its_description_in_every_language() {
         let (tested, out) = told(&report);
         assert_eq!(tested, TESTED, "{said}");
         let expected = [
-            ("POST /refused", "answered 403"),
+            ("POST /refused", "returned 403"),
             ("POST /uploads", "multipart/form-data"),
-            ("PUT /settings", "idempotent by its meaning"),
+            ("PUT /settings", "idempotent by definition"),
         ];
         assert_eq!(out.len(), expected.len(), "{out:?}");
         for ((name, why), (wanted, word)) in out.iter().zip(expected) {
@@ -275,7 +275,7 @@ fn one_operation_can_be_named() {
 }
 
 #[test]
-fn nothing_is_sent_before_somebody_agreed() {
+fn nothing_is_sent_before_confirmation() {
     let upstream = shop();
     let url = format!("http://{}", upstream.address);
     let described = yaml();
@@ -285,8 +285,8 @@ fn nothing_is_sent_before_somebody_agreed() {
     for word in [
         "POST /orders\n",
         r#"{"amount":5,"currency":"AAA","reference":"{{unique}}"}"#,
-        "left out: POST /shops/{shop}/things: it is about something that has to exist; name it with --param shop=…",
-        "say --yes",
+        "left out: POST /shops/{shop}/things: it needs an existing resource; pass --param shop=…",
+        "pass --yes",
     ] {
         assert!(said.contains(word), "`{word}` is not in {said}");
     }
@@ -301,7 +301,7 @@ fn nothing_is_sent_before_somebody_agreed() {
     }
 }
 
-/// Runs the command on a terminal and types this when it asks.
+/// Runs the command on a terminal and types `answer` at its question.
 fn asked(answer: &str, arguments: &[&str]) -> Output {
     const TERMINAL: &str = r#"
 import os, pty, sys
@@ -336,7 +336,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 }
 
 #[test]
-fn what_cannot_be_read_is_said_with_its_place() {
+fn unreadable_description_is_reported_with_its_position() {
     let check = |name: &str, text: &str, code: i32, word: &str| {
         let described = described(name, text);
         let output = refrain(&["http://127.0.0.1:9", "--openapi", &described.file, "--yes"])
@@ -347,7 +347,7 @@ fn what_cannot_be_read_is_said_with_its_place() {
         assert!(said.contains(word), "`{word}` is not in {said}");
     };
     check("a.yaml", "openapi: 3.0.0\npaths: [", 64, "a.yaml:");
-    check("b.yaml", "hello: world", 64, "no description of an API");
+    check("b.yaml", "hello: world", 64, "is not an API description");
     check(
         "c.json",
         r#"{"openapi":"3.1.0","paths":{"/a":{"get":{}}}}"#,
@@ -359,6 +359,6 @@ fn what_cannot_be_read_is_said_with_its_place() {
         "e.json",
         r#"{"openapi":"3.1.0","paths":{"/a":{"post":{}}}}"#,
         69,
-        "does not answer",
+        "does not respond",
     );
 }

@@ -1,10 +1,10 @@
-//! The report's page in a real browser: what was found can be seen, on every screen and on paper.
+//! The HTML report must be readable on every screen and on paper.
 //!
-//! Markup that is well-formed may still be unreadable: text that runs out of the window, a picture without bars, dark
-//! letters on a dark page. So the page is opened in Chromium, measured and photographed. The pictures stay in the
-//! target folder, to be looked at.
+//! Well-formed markup may still be unreadable: text wider than the window, a chart without bars, dark text on a dark
+//! page. So the page is opened in Chromium, measured and photographed. The pictures stay in the target folder for
+//! inspection.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod browser;
 mod support;
@@ -27,12 +27,12 @@ const CASES: [&str; 8] = [
     "kill-mid-request",
 ];
 
-/// How much of the page is photographed: the table and the first cases.
+/// Height of the pictures: the table and the first cases.
 const HEIGHT: u32 = 2_000;
 
 type Colour = [u8; 3];
 
-/// What the page is painted with: the paper, what fails, what passes.
+/// Colours of the background, of failures and of passes.
 const LIGHT: [Colour; 3] = [[0xf6, 0xf7, 0xf9], [0xc6, 0x28, 0x28], [0x2e, 0x7d, 0x32]];
 const DARK: [Colour; 3] = [[0x12, 0x16, 0x1c], [0xff, 0x7b, 0x72], [0x6c, 0xcf, 0x75]];
 
@@ -56,7 +56,7 @@ const MEASURES: &str = r#"(() => {
     };
 })()"#;
 
-/// A report of an app without keys.
+/// A report about an app without keys.
 fn page(folder: &Path) -> String {
     let upstream = naive();
     let html = folder.join("report.html").display().to_string();
@@ -68,7 +68,7 @@ fn page(folder: &Path) -> String {
     format!("file://{html}")
 }
 
-/// Nothing is asked for but the page itself, and nothing goes wrong in it.
+/// Checks that the page loads nothing but itself, without errors.
 fn check_quiet(events: &[Value], url: &str) {
     let of =
         |name: &str| -> Vec<&Value> { events.iter().filter(|it| it["method"] == name).collect() };
@@ -100,7 +100,7 @@ fn check_measures(measures: &Value, is_wide: bool) {
         (&json!(5), &json!(5)),
         "{said}"
     );
-    assert_eq!(measures["bars"], 0, "bars that nobody sees: {said}");
+    assert_eq!(measures["bars"], 0, "invisible bars: {said}");
     assert_eq!(
         (&measures["wide"], &measures["cut"]),
         (&json!([]), &json!([])),
@@ -111,7 +111,7 @@ fn check_measures(measures: &Value, is_wide: bool) {
     assert!(measures["letters"].as_u64().unwrap() > 2_000, "{said}");
 }
 
-/// The picture has the paper at its edge, and enough of what fails and passes.
+/// Checks that the picture has the background at its edge, and enough of the failure and pass colours.
 fn check_picture(bytes: &[u8], width: u32, colours: [Colour; 3]) {
     let mut reader = png::Decoder::new(std::io::Cursor::new(bytes))
         .read_info()

@@ -1,9 +1,9 @@
-//! The proxy in front of an app without keys passes every case, wherever its records are kept.
+//! The proxy in front of an app without keys must pass every case on every store.
 //!
-//! Memory and files are tried beside `refrain verify` itself; here are the stores on servers of their own. Nothing is
-//! skipped: the proxy is paused and killed too, and what it promises has to come from the server alone.
+//! Memory and files are tested in `verify.rs`, the stores on servers here. No case is skipped: the proxy is paused
+//! and killed, too, and its guarantees have to come from the server alone.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod support;
 mod verify_support;
@@ -12,7 +12,7 @@ use refrain_testkit::servers::{PrivatePostgres, PrivateRedis};
 use support::until;
 use verify_support::{arguments, free_port, json, naive, of, proxy_command, run};
 
-/// With records in this store, which is written as in refrain.toml.
+/// Checks a store, written as in refrain.toml.
 fn check(store: &str) {
     let (upstream, folder, port) = (naive(), tempfile::tempdir().unwrap(), free_port());
     let command = proxy_command(folder.path(), &upstream, port, store);
@@ -38,7 +38,7 @@ fn cases() -> usize {
     String::from_utf8(listed.stdout).unwrap().lines().count()
 }
 
-/// With the usual times, and a retention that is waited for.
+/// With the default times, and a retention short enough to wait for.
 #[test]
 fn with_records_in_a_folder_and_a_long_retention() {
     let (upstream, folder, port) = (naive(), tempfile::tempdir().unwrap(), free_port());

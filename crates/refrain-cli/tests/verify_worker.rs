@@ -1,7 +1,7 @@
-//! `refrain verify --worker` as a user runs it: against `refrain work` in front of a naive service, which has to pass everything,
-//! and against consumers that each have one hole, which has to be named, alone.
+//! `refrain verify --worker` must pass `refrain work` in front of a service without keys, and must report exactly the
+//! one bug of each broken consumer.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 #[path = "verify_worker/promises.rs"]
 mod promises;
@@ -36,16 +36,17 @@ const CASES: [&str; 10] = [
     "dead-letter-replay",
 ];
 
-/// What a message did, and how often it was tried.
+/// Effects and attempts of a message.
 #[derive(Debug, Default)]
 struct Book {
     effects: HashMap<String, u64>,
     tried: HashMap<String, u64>,
 }
 
-/// A service without any notion of keys, which is its own ledger.
+/// A service without idempotency keys, which is its own ledger.
 ///
-/// POST /events handles an order, slowly or not, and fails as often as the order says. POST and GET /effects/ID add and count.
+/// POST /events handles an order, with the delay and the failures that it asks for.
+/// POST and GET /effects/ID add and count.
 fn naive() -> Upstream {
     let book = Arc::new(Mutex::new(Book::default()));
     Upstream::start(move |seen, stream| {
@@ -83,7 +84,7 @@ fn handle(book: &Mutex<Book>, seen: &Seen, stream: &mut TcpStream) -> AfterRespo
     answer(stream, "200 OK", &[], b"")
 }
 
-/// A folder, a ledger, and what to run beside.
+/// A folder, a ledger, and programs to run.
 struct Stage {
     folder: TempDir,
     ledger: Upstream,
@@ -105,7 +106,7 @@ impl Stage {
         self.folder.path().join(name)
     }
 
-    /// What all consumers here are verified with.
+    /// The options that all consumers are verified with.
     fn verify(&self, broker: &str, restart: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_refrain"));
         command
@@ -127,7 +128,7 @@ impl Stage {
         command
     }
 
-    /// Workers of the same messages, in front of the naive service.
+    /// The command that starts `refrain work` for the same messages, in front of the service without keys.
     fn refrain_work(&self, broker: &str, key: &str, names: &[&str]) -> String {
         let worker = |name: &str| {
             format!(
@@ -162,12 +163,12 @@ fn said(output: &Output) -> String {
     text(&output.stdout) + &text(&output.stderr)
 }
 
-/// Both get every message.
+/// Two consumers that each get every message.
 const TWO: [&str; 2] = ["billing", "shipping"];
-/// Where consumers of one queue share its messages.
+/// For brokers where consumers of one queue share its messages.
 const ONE: [&str; 1] = ["billing"];
 
-/// `refrain work` passes every case; none is left out but the one for two consumers where there is one.
+/// Checks that `refrain work` passes every case; only the case for two consumers is left out if there is one.
 fn check_work(stage: &Stage, broker: &str, key: &str, names: &[&str], arguments: &[&str]) {
     let restart = stage.refrain_work(broker, key, names);
     let output = stage
@@ -217,7 +218,7 @@ fn refrain_work_passes_every_case_on_postgresql() {
     check_work(&stage, &postgres.url(), "body:/order", &ONE, &[]);
 }
 
-/// The program of the gallery's consumer, and what starts it.
+/// The command that starts a consumer of the gallery.
 fn started(stage: &Stage, name: &str, redis: &str, consumers: &[&str]) -> String {
     let port = redis.rsplit(':').next().unwrap();
     let program = gallery().join(name);
@@ -235,13 +236,13 @@ fn gallery() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/broken/consumers")
 }
 
-/// A consumer of the gallery, as many as are named, and the cases that fail.
+/// Checks that these cases fail, and no others, for a consumer of the gallery with these names.
 fn check_broken(name: &str, consumers: &[&str], want: &[&str]) {
     let (stage, redis) = (Stage::new(), PrivateRedis::start().unwrap());
     check_told(&stage, &redis, (name, consumers), &[], want);
 }
 
-/// The same with more said about it; what was printed.
+/// The same with more options; returns the output.
 fn check_told(
     stage: &Stage,
     redis: &PrivateRedis,
@@ -251,7 +252,7 @@ fn check_told(
 ) -> String {
     let url = redis.url();
     let restart = started(stage, name, &url, consumers);
-    // Nothing waits for all of it but a message that is lost.
+    // Only a lost message uses up the whole time.
     let patience = match want.is_empty() && !more.contains(&"at-most-once") {
         true => "20s",
         false => "10s",
@@ -327,7 +328,7 @@ fn a_refused_dead_letter_is_found() {
 }
 
 #[test]
-fn what_cannot_be_tested_is_said_with_the_fix() {
+fn untestable_setup_is_reported_with_the_fix() {
     let (stage, redis) = (Stage::new(), PrivateRedis::start().unwrap());
     let url = redis.url();
     let check = |arguments: &[&str], code: i32, words: &[&str]| {
@@ -389,12 +390,12 @@ fn what_cannot_be_tested_is_said_with_the_fix() {
         64,
         &["--effects-url or --effects-sql"],
     );
-    check_with(&[], 64, &["no message is named"]);
+    check_with(&[], 64, &["no message to publish"]);
     check_with(&["--body", "{}"], 64, &["has no {id}"]);
     check_with(
         &["--body", "{id}", "--case", "lost-answer"],
         64,
-        &["is no case for a consumer"],
+        &["unknown consumer case"],
     );
     check_with(
         &["--body", "{id}", "--guarantee", "twice"],
@@ -404,7 +405,10 @@ fn what_cannot_be_tested_is_said_with_the_fix() {
     check_with(
         &["--body", "{id}", "--patience", "1s"],
         69,
-        &["had no effect within 1s", "is the consumer running"],
+        &[
+            "had no effect within 1s",
+            "check that the consumer is running",
+        ],
     );
     check(&["--worker", "--list"], 0, &["dead-letter-replay"]);
     let dead = "redis://127.0.0.1:9";
@@ -453,7 +457,7 @@ fn a_file_says_the_same_and_reports_are_written() {
         "order\n",
         "FAIL     duplicate-message",
         "fix:",
-        "1 message, and 3 effects",
+        "1 message, but 3 effects",
     ] {
         assert!(text.contains(word), "`{word}` is not in: {text}");
     }
@@ -488,6 +492,6 @@ fn an_interruption_leaves_no_process_and_no_report() {
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(130));
     let pid = Pid::from_raw(pid().unwrap()).unwrap();
-    support::until("it is gone", || test_kill_process(pid).is_err());
+    support::until("the process is gone", || test_kill_process(pid).is_err());
     assert!(!stage.path("report.json").exists());
 }

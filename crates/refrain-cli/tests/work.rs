@@ -1,6 +1,6 @@
-//! `refrain work` against a real Redis and a real target: what is delivered, how often, and what becomes of the rest.
+//! `refrain work` with a real Redis and a real target: no message may be lost, and none may run twice unannounced.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 #[path = "kills_support/proxy.rs"]
 mod kills;
@@ -44,7 +44,7 @@ impl Stage {
         }
     }
 
-    /// A worker of the queue `orders`, with these settings besides.
+    /// Configures a worker of the queue `orders`, with additional settings.
     fn write(&self, target: SocketAddr, settings: &str) {
         let text = format!(
             "store = \"file:records\"\n[proxy]\ndrain = \"5s\"\n[[worker]]\nname = \"billing\"\nsource = \"{}\"\nqueue = \"orders\"\n\
@@ -92,7 +92,7 @@ impl Stage {
         });
     }
 
-    /// One message from another queue; it stays there.
+    /// Reads one message of another queue without removing it.
     fn peek(&self, queue: &str) -> Message {
         let source = Source::new(self.redis.url(), queue, "looking");
         self.runtime.block_on(async {
@@ -102,7 +102,7 @@ impl Stage {
         })
     }
 
-    /// How many deliveries have come to this, as the worker's metrics say.
+    /// Number of deliveries with this outcome, from the worker's metrics.
     fn counted(&self, outcome: &str) -> u64 {
         let said = self.said();
         let address = said
@@ -125,7 +125,7 @@ impl Stage {
     }
 }
 
-/// A worker that ends with its test.
+/// A worker that is killed on drop.
 struct Worker(Child);
 
 impl Worker {
@@ -162,7 +162,7 @@ fn a_message_is_delivered_once_however_often_it_is_published() {
     stage.write(target.address, "dead_letter = \"dead\"");
     let mut worker = stage.start();
     stage.publish(&[order(1), order(1), order(2), order(1)]);
-    until("all are done with", || {
+    until("all messages are handled", || {
         stage.counted("completed") == 2 && stage.counted("duplicate") == 2
     });
     assert_eq!(worker.terminate(), Some(0), "{}", stage.said());
@@ -189,7 +189,7 @@ fn a_message_is_delivered_once_however_often_it_is_published() {
 }
 
 #[test]
-fn what_the_target_refuses_is_a_dead_letter_at_once_and_is_let_through_again_on_purpose() {
+fn message_rejected_by_the_target_is_dead_lettered_at_once_and_can_be_redriven() {
     let stage = Stage::new();
     let refuses = Arc::new(Mutex::new(true));
     let target = {
@@ -223,7 +223,7 @@ fn what_the_target_refuses_is_a_dead_letter_at_once_and_is_let_through_again_on_
     until("it is delivered again", || target.count() == 2);
     assert_eq!(worker.terminate(), Some(0));
     assert_eq!(target.seen()[1].header("idempotency-key"), Some("order-1"));
-    // Nothing is left to be let through.
+    // No dead letter is left to redrive.
     let said = String::from_utf8(stage.run(&["--redrive", "--json"]).stdout).unwrap();
     assert!(said.contains("\"sent\":0"), "{said}");
 }
@@ -263,7 +263,7 @@ fn a_refusal_for_now_is_retried_and_an_unknown_outcome_follows_the_guarantee() {
         stage.write(target.address, &settings);
         let mut worker = stage.start();
         stage.publish(&[order(1), order(2), order(3), order(4)]);
-        until("all are done with", || {
+        until("all messages are handled", || {
             stage.counted("completed") + stage.counted("dead-lettered") == 4
         });
         assert_eq!(stage.counted("completed"), completed, "{}", stage.said());
@@ -278,7 +278,7 @@ fn a_refusal_for_now_is_retried_and_an_unknown_outcome_follows_the_guarantee() {
     }
 }
 
-/// A service behind Refrain, or one like it, that refuses the first attempt of each order in another way.
+/// A service that rejects the first attempt of each order, each in another way, as Refrain or a similar proxy would.
 fn refusing_once(seen: &Seen, stream: &mut std::net::TcpStream) -> AfterResponse {
     let problem = |code: Code| {
         let problem = code.answer("", PROBLEMS_PATH);
@@ -303,7 +303,7 @@ fn refusing_once(seen: &Seen, stream: &mut std::net::TcpStream) -> AfterResponse
     answer(stream, &status, &[(name, &value)], &body)
 }
 
-/// Runs the order and hangs up on the first attempt.
+/// Executes the order and closes the connection on the first attempt.
 fn losing(seen: &Seen, stream: &mut std::net::TcpStream) -> AfterResponse {
     match seen.header("refrain-attempt") {
         Some("1") => AfterResponse::Close,
@@ -341,7 +341,7 @@ fn a_lost_answer_is_tried_again_under_the_same_key_or_left_to_a_person() {
 }
 
 #[test]
-fn a_receipt_tells_what_became_of_a_message_whose_answer_was_lost() {
+fn receipt_resolves_a_message_whose_response_was_lost() {
     let stage = Stage::new();
     let place = receipts_support::ServiceDatabase::new();
     let service = receipts_support::rust(&place);
@@ -380,7 +380,7 @@ fn a_receipt_tells_what_became_of_a_message_whose_answer_was_lost() {
 fn a_worker_that_is_killed_again_and_again_loses_nothing() {
     const ORDERS: usize = 120;
     let stage = Stage::new();
-    // The target's own ledger: how often each key was run.
+    // The target's own ledger: attempts by key.
     let ledger: Arc<Mutex<HashMap<String, Vec<String>>>> = Arc::default();
     let target = {
         let ledger = ledger.clone();
@@ -408,7 +408,9 @@ fn a_worker_that_is_killed_again_and_again_loses_nothing() {
         let mut worker = stage.start();
         let before = handled();
         let enough = before + ORDERS / 10;
-        until("the worker gets on", || handled() >= enough.min(ORDERS));
+        until("the worker makes progress", || {
+            handled() >= enough.min(ORDERS)
+        });
         if handled() < ORDERS {
             worker.kill();
             kills += 1;
@@ -416,17 +418,17 @@ fn a_worker_that_is_killed_again_and_again_loses_nothing() {
     }
     assert!(kills >= 5, "{kills}");
     let mut worker = stage.start();
-    // What was in the hands of who was killed comes again once the broker's patience ends, and is skipped or run again.
+    // The broker redelivers the messages of killed workers after its ack timeout; they are skipped or run again.
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!(worker.terminate(), Some(0), "{}", stage.said());
     let ledger = ledger.lock().unwrap();
     assert_eq!(ledger.len(), ORDERS);
-    // Only what a killed worker had in its hands may have been run twice.
+    // Only messages in flight at a kill may have run twice.
     let twice = ledger.values().filter(|runs| runs.len() > 1).count();
     assert!(twice <= kills * 8, "{twice} of {kills} kills");
 }
 
-/// A worker that cannot reach its store or its broker handles nothing: whoever watches it has to see which.
+/// A worker without its store or its broker handles nothing: `/readyz` has to say which one is missing.
 #[test]
 fn it_is_ready_while_store_and_broker_answer() {
     let mut stage = Stage::new();
@@ -449,7 +451,7 @@ fn it_is_ready_while_store_and_broker_answer() {
     };
     assert_eq!(ready(), (200, "ok\n".into()));
     store.kill().unwrap();
-    until("the store is missed", || ready().0 == 503);
+    until("the store is reported as missing", || ready().0 == 503);
     let (_, text) = ready();
     assert!(
         text.starts_with("store: ") && !text.contains("broker"),
@@ -458,12 +460,12 @@ fn it_is_ready_while_store_and_broker_answer() {
     store.restart().unwrap();
     until("the store is back", || ready().0 == 200);
     stage.redis.kill().unwrap();
-    until("the broker is missed", || ready().0 == 503);
+    until("the broker is reported as missing", || ready().0 == 503);
     let (_, text) = ready();
     assert!(text.starts_with("broker of worker billing: "), "{text}");
     stage.redis.restart().unwrap();
     until("the broker is back", || ready().0 == 200);
-    // What the store forgot, it must not run again.
+    // A store that lost records must not run them again.
     store.flush().unwrap();
     let (status, text) = ready();
     assert!(status == 503 && text.contains("has lost"), "{text}");
@@ -499,7 +501,7 @@ fn a_store_that_may_lose_claims_is_refused_for_at_most_once_and_accepted_where_t
 }
 
 #[test]
-fn what_cannot_work_is_said_before_anything_starts() {
+fn invalid_settings_are_reported_before_start() {
     let stage = Stage::new();
     let check = |output: &Output, code: i32, words: &[&str]| {
         let text = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -1,8 +1,8 @@
-//! `refrain work` with NATS and RabbitMQ behind TLS: what it logs, what it calls a bad certificate,
-//! and whether `--redrive` tells "there are none" from "could not look"; with SQS and Kafka: what it delivers.
+//! `refrain work` with real brokers: a bad certificate must be named, `--redrive` must distinguish "no dead
+//! letters" from "broker unreachable" (NATS and RabbitMQ over TLS), and SQS and Kafka must deliver.
 
 #![cfg(all(feature = "nats", feature = "amqp"))]
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 #[path = "../../refrain-brokers/tests/support/pki.rs"]
 mod pki;
@@ -72,7 +72,7 @@ impl Site {
         Worker(child.unwrap())
     }
 
-    /// Its exit code, and what it said.
+    /// Runs the command; returns its exit code and its output.
     fn run(&self, arguments: &[&str]) -> (Option<i32>, String) {
         let output = self.command(arguments).output().unwrap();
         let said = [output.stdout, output.stderr].concat();
@@ -90,7 +90,7 @@ impl Site {
         });
     }
 
-    /// How many deliveries have ended like this, as the worker's metrics say.
+    /// Number of deliveries with this outcome, from the worker's metrics.
     fn counted(&self, outcome: &str) -> u64 {
         let said = self.said();
         let address = said
@@ -113,7 +113,7 @@ impl Site {
     }
 }
 
-/// A worker that ends with its test.
+/// A worker that is killed on drop.
 struct Worker(Child);
 
 impl Worker {
@@ -130,7 +130,7 @@ impl Drop for Worker {
     }
 }
 
-/// Starts, works, idles, stops: nothing of that is an error.
+/// Checks that a worker starts, works, idles and stops without logging an error.
 fn works_quietly(source: String) {
     let site = Site::new(source);
     let target = Upstream::start(|_, stream| answer(stream, "200 OK", &[], b""));
@@ -146,7 +146,7 @@ fn works_quietly(source: String) {
     assert!(!said.contains("ERROR"), "{said}");
 }
 
-/// Two messages with the same id are delivered once.
+/// Checks that two messages with the same id are delivered once.
 #[cfg(any(feature = "sqs", feature = "kafka"))]
 fn delivers_once(source: String) {
     let site = Site::new(source);
@@ -201,14 +201,17 @@ fn equal_messages_on_kafka_are_delivered_once() {
     delivers_once(format!("kafka://{}", cluster.bootstrap_servers()));
 }
 
-/// It does not start, and says why.
+/// Checks that the worker does not start, and says why.
 fn refuses(source: String) {
     let site = Site::new(source);
     site.write("127.0.0.1:1".parse().unwrap(), "orders");
     let (code, said) = site.run(&[]);
     assert_eq!(code, Some(69), "{said}");
     assert!(said.contains("certificate"), "{said}");
-    assert!(!said.contains("is it running"), "{said}");
+    assert!(
+        !said.contains("check the address, and that the server is running"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -249,7 +252,7 @@ fn rabbitmq_over_tls_is_worked_without_an_error_in_the_log() {
     refuses(url(&other));
 }
 
-/// Makes a stream by JetStream's own requests, as an operator would.
+/// Creates a stream with JetStream's own requests, as an operator would.
 fn make_stream(server: &PrivateNats, name: &str, subjects: &str) {
     let mut stream = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -265,9 +268,9 @@ fn make_stream(server: &PrivateNats, name: &str, subjects: &str) {
     assert!(told.unwrap().contains("\"config\""));
 }
 
-/// The stream takes many subjects, and a letter goes back to its own.
+/// The stream has many subjects, and a redriven letter returns to its own.
 #[test]
-fn a_redrive_tells_letters_from_none_and_none_from_a_broker_that_is_away() {
+fn redrive_distinguishes_letters_no_letters_and_an_unreachable_broker() {
     for queue in ["ORDERS", "orders.>"] {
         let mut server = PrivateNats::start().unwrap();
         make_stream(&server, "ORDERS", "orders.>");
@@ -288,7 +291,8 @@ fn a_redrive_tells_letters_from_none_and_none_from_a_broker_that_is_away() {
         let mut worker = site.start();
         site.publish("orders.eu", "order-1");
         until("it is a dead letter", || {
-            site.said().contains("a message is among the dead letters")
+            site.said()
+                .contains("a message was sent to the dead letters")
         });
         assert_eq!(worker.terminate(), Some(0), "{}", site.said());
         let (code, said) = site.run(&["--redrive"]);

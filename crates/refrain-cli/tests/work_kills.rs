@@ -1,10 +1,10 @@
-//! A worker of NATS or RabbitMQ dies with messages in its hands, again and again: each order is delivered,
-//! and only what a killed worker had in its hands is delivered twice.
+//! A worker of NATS or RabbitMQ that is killed must not lose an order, and only orders in flight at a kill may be
+//! delivered twice.
 //!
-//! `REFRAIN_WORKER_KILLS` says how many kills there are at the least.
+//! `REFRAIN_WORKER_KILLS` sets the minimum number of kills.
 
 #![cfg(all(feature = "nats", feature = "amqp"))]
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod support;
 
@@ -21,13 +21,13 @@ use refrain_testkit::servers::{PrivateNats, PrivateRabbit};
 use support::{Upstream, answer, until};
 use tempfile::TempDir;
 
-/// How many there are by default.
+/// Default number of kills.
 const KILLS: usize = 6;
 const CONCURRENCY: usize = 8;
-/// Delivered between two kills.
+/// Orders that are delivered between two kills.
 const ORDERS_A_LIFE: usize = 15;
 
-/// The target's own ledger: how often each key was delivered.
+/// The target's own ledger: deliveries by key.
 type Ledger = Arc<Mutex<HashMap<String, usize>>>;
 
 fn target(ledger: &Ledger) -> Upstream {
@@ -40,7 +40,7 @@ fn target(ledger: &Ledger) -> Upstream {
     })
 }
 
-/// A worker that ends with its test.
+/// A worker that is killed on drop.
 struct Worker(Child);
 
 impl Worker {
@@ -61,7 +61,11 @@ impl Worker {
     }
 
     fn kill(&mut self) {
-        assert_eq!(self.0.try_wait().unwrap(), None, "it ended by itself");
+        assert_eq!(
+            self.0.try_wait().unwrap(),
+            None,
+            "the worker exited before the kill"
+        );
         self.0.kill().unwrap();
         self.0.wait().unwrap();
     }
@@ -69,13 +73,13 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // Both fail only if it has ended already.
+        // Both fail only if the process has exited already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Each order twice, as a producer that did not hear whether the first came through.
+/// Publishes each order twice, like a producer that got no confirmation of the first.
 fn publish(url: &str, orders: usize) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
@@ -103,13 +107,15 @@ fn check(url: &str) {
         target.address
     );
     fs::write(folder.path().join("refrain.toml"), text).unwrap();
-    // The queue has to be there before a producer may fill it.
+    // The queue has to exist before a producer can publish to it.
     let mut worker = Worker::start(&folder);
     publish(url, orders);
     let delivered = || ledger.lock().unwrap().len();
     let log = || fs::read_to_string(folder.path().join("log")).unwrap();
     for kill in 1..=kills {
-        until("the worker gets on", || delivered() >= kill * ORDERS_A_LIFE);
+        until("the worker makes progress", || {
+            delivered() >= kill * ORDERS_A_LIFE
+        });
         worker.kill();
         worker = Worker::start(&folder);
     }

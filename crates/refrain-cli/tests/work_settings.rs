@@ -1,7 +1,7 @@
-//! Where `refrain work` takes its settings and secrets from, and what it shows of them.
-//! Two nodes whose store was named in the environment made a folder each, and an order ran on both.
+//! Settings and secrets of `refrain work`: their sources, and what is printed of them.
+//! A store named in the environment was ignored: two nodes used a folder each, and an order ran on both.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod support;
 
@@ -24,7 +24,7 @@ struct Node {
     variables: Vec<(String, String)>,
 }
 
-/// A worker that ends with its test.
+/// A worker that is killed on drop.
 struct Running<'a> {
     node: &'a Node,
     child: Child,
@@ -49,7 +49,7 @@ impl Node {
         self
     }
 
-    /// The path of a file in its folder that holds this.
+    /// Writes a file into its folder; returns the path.
     fn file(&self, name: &str, text: &str) -> String {
         let path = self.folder.path().join(name);
         fs::write(&path, text).unwrap();
@@ -91,7 +91,7 @@ impl Node {
 }
 
 impl Running<'_> {
-    /// How many deliveries have come to this, as its metrics say.
+    /// Number of deliveries with this outcome, from the worker's metrics.
     fn counted(&self, outcome: &str) -> u64 {
         let said = self.node.said();
         let mut lines = said.lines();
@@ -178,7 +178,7 @@ fn tiers_and_admin_are_given_by_environment_and_by_flag() {
             target.address
         );
         let (node, flags) = match is_flag {
-            // The flags go before the variables.
+            // Flags have precedence over variables.
             true => (
                 Node::new(&worker)
                     .with("REFRAIN_STORE", "file:other")
@@ -210,13 +210,13 @@ fn tiers_and_admin_are_given_by_environment_and_by_flag() {
     }
 }
 
-/// Exit code and what was said.
+/// Exit code and output.
 fn told(output: Output) -> (Option<i32>, String) {
     let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
     (output.status.code(), said)
 }
 
-/// A worker did not start for lack of a secret that another process uses.
+/// A worker did not start because of a missing secret that only another process uses.
 #[test]
 fn only_the_secrets_that_a_command_uses_are_needed() {
     let lacking = "source = \"redis://127.0.0.1:1\"\ndeliver = \"http://127.0.0.1:1/\"\n\
@@ -244,7 +244,7 @@ fn only_the_secrets_that_a_command_uses_are_needed() {
             64,
             &all[..2],
         ),
-        // It gets as far as the broker, which is not there.
+        // It starts up to the broker, which is not running.
         (
             &["work", "--store", "memory:", "--worker", "billing"],
             69,
@@ -252,7 +252,7 @@ fn only_the_secrets_that_a_command_uses_are_needed() {
         ),
         (&["relay"], 64, &all[3..5]),
         (&no_upstream, 64, &all[5..]),
-        // It finds the folder, in which there is no log yet.
+        // It finds the folder, which has no log yet.
         (&["audit", "head"], 64, &[]),
     ] {
         let (exit, said) = told(node.run(arguments));
@@ -273,7 +273,7 @@ fn the_secret_of_an_overridden_setting_is_not_read() {
     let node = Node::new("source = \"redis://127.0.0.1:1\"\ndeliver = \"http://127.0.0.1:1/\"");
     let path = node.folder.path().join("refrain.toml");
     let worker = fs::read_to_string(&path).unwrap();
-    // A wrong value is an error also if it is overridden.
+    // A wrong value is an error even if it is overridden.
     for (line, is_wrong) in [
         ("store_env = \"NOT_SET\"", false),
         ("store_file = \"not-there\"", false),
@@ -385,7 +385,7 @@ fn secrets_come_from_environment_and_files_and_are_not_shown() {
     );
     assert!(
         !node.has("refrain-data"),
-        "made before the configuration is whole"
+        "created before the configuration was valid"
     );
 
     let token = node.file("token.txt", "canary\n");
@@ -419,8 +419,10 @@ fn dead_letters_are_listed_and_stay_where_they_are() {
     let node = Node::new(&worker);
     let running = node.start();
     publish(&url, &order());
-    until("it is dead", || running.counted("dead-lettered") == 1);
-    // Beside a worker that holds the store, and as often as it is asked.
+    until("the message is dead-lettered", || {
+        running.counted("dead-lettered") == 1
+    });
+    // Beside a worker that holds the store, and repeatedly.
     for _ in 0..2 {
         let listed = node.run(&["work", "--dead-letters", "--json"]);
         let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();

@@ -53,7 +53,9 @@ pub fn head_end(input: &[u8], start: &mut usize, lines: Lines) -> Result<Option<
             [b'\r'] => return Ok(Some(*start)),
             [.., b'\r'] => {}
             _ if lines == Lines::Whole => {
-                return Err(Broken("A line of the head ends without CR."));
+                return Err(Broken(
+                    "A line of the head ends with LF alone; CR LF is required.",
+                ));
             }
             [] => return Ok(Some(*start)),
             _ => {}
@@ -88,8 +90,8 @@ impl Names {
         if let Some(known) = self.0.get(at).filter(is_same) {
             return Ok(known.clone());
         }
-        let read = HeaderName::from_bytes(name)
-            .map_err(|_| Broken("The name of a field is malformed."))?;
+        let read =
+            HeaderName::from_bytes(name).map_err(|_| Broken("A header name is malformed."))?;
         if at < self.0.len() {
             self.0[at] = read.clone();
         } else if at < NAMES_MAX {
@@ -132,7 +134,7 @@ pub fn collect(
     for (at, field) in fields.iter().enumerate() {
         let name = names.of(at, field.name.as_bytes())?;
         let value = HeaderValue::from_maybe_shared(head.slice_ref(field.value))
-            .map_err(|_| Broken("A field is malformed."))?;
+            .map_err(|_| Broken("A header line is malformed."))?;
         said.hear(&name, field.value)?;
         headers.append(name, value);
     }
@@ -153,12 +155,13 @@ impl Said {
             header::CONTENT_LENGTH => {
                 let before = self.length.replace(length(value)?);
                 if before.is_some() {
-                    return Err(Broken("Content-Length stands twice; send it once."));
+                    return Err(Broken("Content-Length is sent twice; send it once."));
                 }
             }
             header::TRANSFER_ENCODING => {
                 if self.is_chunked || !value.eq_ignore_ascii_case(b"chunked") {
-                    let message = "Transfer-Encoding is not understood; send chunked, or a length.";
+                    let message =
+                        "Transfer-Encoding is not supported; send chunked, or Content-Length.";
                     return Err(Broken(message));
                 }
                 self.is_chunked = true;
@@ -182,5 +185,5 @@ fn length(value: &[u8]) -> Result<u64, Broken> {
     let text = std::str::from_utf8(value).ok();
     let digits = text.filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
     let length = digits.and_then(|digits| digits.parse().ok());
-    length.ok_or(Broken("Content-Length is no number."))
+    length.ok_or(Broken("Content-Length is not a number."))
 }

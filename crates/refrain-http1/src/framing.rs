@@ -153,11 +153,11 @@ impl Chunks {
 fn line(input: &[u8], bytes_max: usize) -> Result<Option<&[u8]>, Broken> {
     let within = &input[..input.len().min(bytes_max)];
     match memchr::memchr(b'\n', within) {
-        None if within.len() < input.len() => Err(Broken("a line among the chunks is too long")),
+        None if within.len() < input.len() => Err(Broken("a line of the chunked body is too long")),
         None => Ok(None),
         Some(at) => match within[..at].split_last() {
             Some((b'\r', line)) => Ok(Some(line)),
-            _ => Err(Broken("a line among the chunks ends without CR")),
+            _ => Err(Broken("a line of the chunked body ends without CR")),
         },
     }
 }
@@ -169,7 +169,7 @@ fn take_size(input: &mut BytesMut, extensions_max: &mut usize) -> Result<Option<
     let digits = memchr::memchr(b';', line).unwrap_or(line.len());
     let (digits, extensions) = line.split_at(digits);
     let left = extensions_max.checked_sub(extensions.len());
-    *extensions_max = left.ok_or(Broken("the extensions of the chunks are too long"))?;
+    *extensions_max = left.ok_or(Broken("the chunk extensions are too long"))?;
     let (read, size) = (line.len() + 2, size(digits, extensions)?);
     input.advance(read);
     Ok(Some(size))
@@ -177,7 +177,7 @@ fn take_size(input: &mut BytesMut, extensions_max: &mut usize) -> Result<Option<
 
 /// Parses a chunk size: hexadecimal digits, followed by blanks only.
 fn size(digits: &[u8], extensions: &[u8]) -> Result<u64, Broken> {
-    let bad = Broken("the size of a chunk is none");
+    let bad = Broken("invalid chunk size");
     let blanks = digits.iter().rev().take_while(|byte| b" \t".contains(byte));
     let digits = &digits[..digits.len() - blanks.count()];
     let is_text = |byte: &u8| *byte == b'\t' || !byte.is_ascii_control();
@@ -199,7 +199,7 @@ fn take_line_end(input: &mut BytesMut) -> Result<bool, Broken> {
             Ok(true)
         }
         [] | [b'\r'] => Ok(false),
-        _ => Err(Broken("a chunk is longer than it says")),
+        _ => Err(Broken("a chunk is longer than its size")),
     }
 }
 

@@ -102,7 +102,7 @@ fn source_file(
     rules: &Rules,
 ) -> Result<Read, String> {
     if is_packed(&text) {
-        return Err(format!("{name}: packed or generated, left out"));
+        return Err(format!("{name}: minified or generated, skipped"));
     }
     let doc = StrDoc::try_new(&text, lang).map_err(|error| format!("{name}: {error}"))?;
     let items = lower(lang, &text, &doc.tree);
@@ -252,14 +252,14 @@ fn notes(file: &File, allows: &[Allow], rules: &Rules) -> Vec<String> {
         let place = format!("{}:{}", file.path, allow.line);
         if !allow.has_reason {
             notes.push(format!(
-                "{place}: an allow without a reason allows nothing; say why"
+                "{place}: an allow comment without a reason has no effect; add a reason"
             ));
         }
         let is_known =
             |name: &String| name == suppress::ALL || rules.rules.iter().any(|it| it.id == *name);
         for name in allow.rules.iter().filter(|name| !is_known(name)) {
             notes.push(format!(
-                "{place}: no rule is called `{name}`, so this allows nothing; --list names them"
+                "{place}: unknown rule `{name}`, so this comment has no effect; `refrain lint --list` prints the rules"
             ));
         }
     }

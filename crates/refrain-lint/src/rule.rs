@@ -155,12 +155,12 @@ impl Rules {
         paths.sort();
         if paths.is_empty() {
             return Err(bad(
-                "no rule is in it; write one to a file ending in .toml".into()
+                "the folder has no rules; add a .toml file with a [[rule]]".into(),
             ));
         }
         if paths.len() > RULE_FILES_MAX {
             return Err(bad(format!(
-                "{} files, {RULE_FILES_MAX} at most",
+                "{} rule files; the limit is {RULE_FILES_MAX}",
                 paths.len()
             )));
         }
@@ -174,7 +174,9 @@ impl Rules {
                 .map_err(|error| bad(error.to_string()))?
                 .len();
             if size > RULE_BYTES_MAX {
-                return Err(bad(format!("{size} bytes, {RULE_BYTES_MAX} at most")));
+                return Err(bad(format!(
+                    "{size} bytes; the limit is {RULE_BYTES_MAX} bytes"
+                )));
             }
             let text = fs::read_to_string(&path).map_err(|error| bad(error.to_string()))?;
             self.add(&place, &text)?;
@@ -198,7 +200,7 @@ impl Rules {
                 .map_err(|why| bad(format!("rule {}: {why}", rule.id)))?;
             if self.find(&rule.id).is_some() {
                 return Err(bad(format!(
-                    "the rule {} is there already; take another id",
+                    "duplicate rule id {}; use another id",
                     rule.id
                 )));
             }
@@ -226,7 +228,7 @@ impl Rule {
     fn check(&mut self) -> Result<(), String> {
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if self.id.is_empty() || !self.id.chars().all(plain) {
-            return Err("an id is of small letters, digits and -".into());
+            return Err("an id may contain lower-case letters, digits and -".into());
         }
         if self.analysis.is_none() && self.patterns.is_empty() {
             return Err("it has neither an `analysis` nor a [[rule.pattern]]".into());
@@ -238,7 +240,7 @@ impl Rule {
         {
             let known: Vec<_> = analyses::ANALYSES.iter().map(|(name, _)| *name).collect();
             return Err(format!(
-                "there is no analysis {name}; there are {}",
+                "unknown analysis {name}; the analyses are {}",
                 known.join(", ")
             ));
         }
@@ -252,7 +254,7 @@ impl PatternRule {
             let name = name.strip_prefix("not-").unwrap_or(name);
             if !crate::predicate::NAMES.contains(&name) {
                 return Err(format!(
-                    "there is no predicate {name}; there are {}",
+                    "unknown predicate {name}; the predicates are {}",
                     crate::predicate::NAMES.join(", ")
                 ));
             }
@@ -264,14 +266,14 @@ impl PatternRule {
             };
             let pattern = pattern.map_err(|error| {
                 format!(
-                    "`{}` is no pattern in {}: {error}",
+                    "invalid pattern `{}` for {}: {error}",
                     self.pattern,
                     lang.name()
                 )
             })?;
             if pattern.has_error() {
                 return Err(format!(
-                    "`{}` is not {}; write a whole expression, or surroundings with a `selector`",
+                    "pattern `{}` does not parse as {}; write a whole expression, or its context and a `selector`",
                     self.pattern,
                     lang.name()
                 ));

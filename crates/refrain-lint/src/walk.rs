@@ -108,7 +108,7 @@ pub(crate) fn files(
     }
     if sources.len() > limits.files_max {
         report.notes.push(format!(
-            "{} files, {} at most: the rest is left out",
+            "{} files; the limit is {}: the rest is skipped",
             sources.len(),
             limits.files_max
         ));
@@ -148,9 +148,9 @@ pub(crate) fn read(path: &Path, limits: &Limits) -> Result<String, String> {
     read.map_err(|error| format!("{name}: {error}"))?;
     if bytes.len() as u64 > limits.file_bytes_max {
         return Err(format!(
-            "{name}: over {} bytes, left out",
+            "{name}: larger than {} bytes, skipped",
             limits.file_bytes_max
         ));
     }
-    String::from_utf8(bytes).map_err(|_| format!("{name}: not UTF-8, left out"))
+    String::from_utf8(bytes).map_err(|_| format!("{name}: not UTF-8, skipped"))
 }

@@ -109,7 +109,7 @@ fn a_comment_allows_one_rule_at_one_line_and_says_why() {
     assert_eq!(
         report.notes,
         [
-            "a.py:3: no rule is called `money-call-with-key`, so this allows nothing; --list names them"
+            "a.py:3: unknown rule `money-call-with-key`, so this comment has no effect; `refrain lint --list` prints the rules"
         ]
     );
 }
@@ -190,18 +190,18 @@ fn users_add_rules_and_words_of_their_own() {
 }
 
 #[test]
-fn rules_that_cannot_work_are_refused_with_the_place() {
+fn invalid_rules_are_rejected_with_their_position() {
     let head = "[[rule]]\nid = \"x\"\nseverity = \"hint\"\ntitle = \"\"\nwhy = \"\"\nfix = \"\"\nlink = \"\"\n";
     let cases = [
         ("", "neither an `analysis`"),
-        ("analysis = \"no-such\"\n", "there is no analysis no-such"),
+        ("analysis = \"no-such\"\n", "unknown analysis no-such"),
         (
             "[[rule.pattern]]\nlanguages = [\"go\"]\npattern = \"f(\"\n",
-            "is not go",
+            "does not parse as go",
         ),
         (
             "[[rule.pattern]]\nlanguages = [\"go\"]\npattern = \"f()\"\nwhen = [\"raining\"]\n",
-            "there is no predicate raining",
+            "unknown predicate raining",
         ),
         ("severty = 1\n", "unknown field"),
     ];
@@ -221,12 +221,12 @@ fn rules_that_cannot_work_are_refused_with_the_place() {
             .add("own.toml", &twice)
             .unwrap_err()
             .to_string()
-            .contains("there already")
+            .contains("duplicate rule id")
     );
 }
 
 #[test]
-fn broken_and_deep_sources_are_survived() {
+fn broken_and_deeply_nested_sources_do_not_panic() {
     for (name, text) in [
         ("a.py", "def f(:\n  x = = 3\n\"\"\"never closed"),
         ("a.rs", "fn f( { let x = ; }}}}"),

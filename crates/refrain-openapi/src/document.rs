@@ -187,9 +187,9 @@ fn flavour(root: &Node, name: &str) -> Result<Flavour, ReadError> {
         |message: String, help: &str| ReadError::new(SourceLocation::whole(name), message, help);
     let Some((member, version)) = found else {
         let message =
-            "is no description of an API: it has no member `openapi`, `swagger` or `asyncapi`";
+            "is not an API description: it has no member `openapi`, `swagger` or `asyncapi`";
         let help =
-            "name the first file of the description, whose first line is such as `openapi: 3.1.0`";
+            "pass the root file of the description, which starts with a line like `openapi: 3.1.0`";
         return Err(bad(message.into(), help));
     };
     let has = |start: &str| version.starts_with(start);
@@ -200,7 +200,7 @@ fn flavour(root: &Node, name: &str) -> Result<Flavour, ReadError> {
         "asyncapi" if has("2") => Ok(Flavour::AsyncApi2),
         "asyncapi" if has("3") => Ok(Flavour::AsyncApi3),
         _ => Err(bad(
-            format!("`{member}: {version}` is no version that can be read"),
+            format!("unsupported version `{member}: {version}`"),
             "convert it to OpenAPI 3.0 or 3.1, Swagger 2.0, or AsyncAPI 2 or 3",
         )),
     }

@@ -101,7 +101,7 @@ impl Files {
             if *size > FILES_BYTES_MAX {
                 let limit = FILES_BYTES_MAX >> 20;
                 let message = format!("with this file the document has more than {limit} MiB");
-                let help = "leave out examples, or plan a part of it";
+                let help = "remove examples, or plan a part of the API";
                 return Err(ReadError::new(SourceLocation::whole(&name), message, help));
             }
             Ok(bytes)
@@ -154,23 +154,23 @@ impl Files {
         let trouble = if file.contains("://") || file.starts_with("//") {
             refuse(
                 format!(
-                    "`{}` is not followed: nothing is fetched from the network",
+                    "`{}` is ignored: references to the network are not fetched",
                     to.text
                 ),
-                "download it beside the document, and refer to the file",
+                "download it next to the document, and refer to the file",
             )
         } else if !follows {
             refuse(
-                format!("`{}` is not followed: {name} is no file", to.text),
-                "name a file",
+                format!("`{}` is ignored: {name} is not a file", to.text),
+                "refer to a file",
             )
         } else if Path::new(&**file).is_absolute() {
             refuse(
                 format!(
-                    "`{}` is not followed: it is not relative to the document",
+                    "`{}` is ignored: it is not relative to the document",
                     to.text
                 ),
-                "write the path from this file to that one",
+                "write the relative path from this file to the other file",
             )
         } else {
             None
@@ -239,9 +239,9 @@ impl Files {
                     .get(other)
                     .is_some_and(|&it| self.list[it].root == Node::Null);
                 if !to_nothing {
-                    let message = format!("`$ref: {text}` leads nowhere");
+                    let message = format!("`$ref: {text}` refers to nothing");
                     let help = match fragment.starts_with('/') || fragment.is_empty() {
-                        true => "correct its spelling, or add what it names",
+                        true => "correct the reference, or add its target",
                         false => "write it as a JSON pointer, such as #/components/schemas/Pet",
                     };
                     lost.push(ReadError::new(SourceLocation::whole(&name), message, help));

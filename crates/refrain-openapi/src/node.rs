@@ -268,9 +268,7 @@ impl<'de> Visitor<'de> for NodeVisitor<'_> {
                 Entry::Vacant(place) => place.insert(node),
                 Entry::Occupied(there) => {
                     let name = there.key();
-                    return Err(A::Error::custom(format!(
-                        "the member `{name}` is there twice"
-                    )));
+                    return Err(A::Error::custom(format!("duplicate member `{name}`")));
                 }
             };
         }

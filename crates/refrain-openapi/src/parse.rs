@@ -62,7 +62,7 @@ pub(crate) fn too_large(name: &str) -> ReadError {
     ReadError::new(
         SourceLocation::whole(name),
         format!("is larger than {limit} MiB"),
-        "split it into files that refer to each other with $ref, or leave out examples",
+        "split it into files that refer to each other with $ref, or remove examples",
     )
 }
 
@@ -72,10 +72,7 @@ fn utf8<'b>(bytes: &'b [u8], name: &str) -> Result<&'b str, ReadError> {
         let at = error.valid_up_to();
         let message = match bytes {
             [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => "is UTF-16, not UTF-8".into(),
-            _ => format!(
-                "is not UTF-8: the byte {:#04x} is no part of a letter",
-                bytes[at]
-            ),
+            _ => format!("is not UTF-8: invalid byte {:#04x}", bytes[at]),
         };
         let help = "save it as UTF-8, or convert it: iconv -f ISO-8859-1 -t UTF-8";
         ReadError::new(SourceLocation::of(name, bytes, at), message, help)
@@ -95,7 +92,7 @@ fn json(text: &str, name: &str) -> Result<Node, ReadError> {
         let message = message.split(" at line ").next().unwrap_or_default();
         ReadError::new(
             place,
-            format!("cannot be read as JSON: {message}"),
+            format!("is not valid JSON: {message}"),
             help(message),
         )
     })
@@ -116,7 +113,7 @@ fn yaml(text: &str, name: &str) -> Result<Node, ReadError> {
         let message = message.lines().next().unwrap_or_default();
         ReadError::new(
             place,
-            format!("cannot be read as YAML: {message}"),
+            format!("is not valid YAML: {message}"),
             help(message),
         )
     })
@@ -125,11 +122,11 @@ fn yaml(text: &str, name: &str) -> Result<Node, ReadError> {
 fn help(message: &str) -> String {
     let is_about = |word: &str| message.contains(word);
     let help = if is_about("more than") || is_about("alias") || is_about("budget") {
-        "it says more than an API does; look for anchors that repeat each other, or split the file"
+        "the document is too large for an API description; look for anchors that expand each other, or split the file"
     } else if is_about("twice") || is_about("duplicate") {
         "remove one of the two"
     } else {
-        "mend the place, or have an editor that knows the format show it"
+        "correct the syntax there; an editor with support for the format shows it"
     };
     help.into()
 }

@@ -94,7 +94,7 @@ pub fn request(operation: &Operation<'_>, options: &Options) -> Result<SampleReq
         made.content_type = Some(kind.to_owned());
     }
     match maker.is_exhausted() {
-        true => Err("its schema says more than a request can hold".into()),
+        true => Err("the sample for its schema would be too large for a request".into()),
         false => Ok(made),
     }
 }
@@ -210,7 +210,7 @@ fn body_bytes(body: &Body<'_>, maker: &Maker<'_>) -> Result<Vec<u8>, String> {
         _ => match example {
             Some(Node::Text(text)) => Ok(text.into_bytes()),
             _ => Err(format!(
-                "a body of the kind {kind} is not made; JSON and forms are"
+                "cannot generate a body of type {kind}; only JSON, forms and text are supported"
             )),
         },
     }

@@ -126,7 +126,7 @@ fn method(facts: &Facts<'_>, case: &mut Case) {
     case.add(class, weight, format!("the method is {}", facts.method));
     match facts.kind {
         Kind::Path => {}
-        Kind::Webhook => case.add(Class::Event, 20, "it is one of the document's webhooks"),
+        Kind::Webhook => case.add(Class::Event, 20, "the document lists it as a webhook"),
         Kind::Callback => case.add(Class::Event, 20, "it is a callback of another operation"),
     }
 }

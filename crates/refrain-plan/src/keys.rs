@@ -141,7 +141,7 @@ pub(crate) fn propose(
 ) -> Vec<NaturalKey> {
     let (many, own, who) = match sent {
         Sent::Request => ("requests", "a client key", "clients"),
-        Sent::Message => ("messages", "an id that the publisher makes", "publishers"),
+        Sent::Message => ("messages", "an id from the publisher", "publishers"),
     };
     let mut proposals = Vec::new();
     let reference = members
@@ -152,7 +152,7 @@ pub(crate) fn propose(
         let name = shown(pointer);
         proposals.push(NaturalKey {
             source: format!("body:{pointer}"),
-            risk: format!("as good as {own} where {who} never use one `{name}` for two different things; where they do, the second is refused or taken for the first"),
+            risk: format!("as good as {own} if {who} never use the same `{name}` for two different {many}; otherwise the second one is rejected or treated as a duplicate"),
         });
     }
     let is_named = |(pointer, name): &&(String, String)| {
@@ -178,13 +178,13 @@ pub(crate) fn propose(
         let names: Vec<_> = parts.iter().map(|(pointer, _)| shown(pointer)).collect();
         let same = names.join(", ");
         let again = if amount.is_some() {
-            "paying the same again on purpose"
+            "an intended second payment"
         } else {
-            "doing the same again on purpose"
+            "an intended repetition"
         };
         proposals.push(NaturalKey {
             source: format!("natural:{}", template.join("-")),
-            risk: format!("two {many} that agree in {same} are one: {again} needs another value in one of them; {own} has no such collision"),
+            risk: format!("two {many} with the same {same} count as duplicates: {again} needs another value in one of them; {own} has no such collision"),
         });
     }
     proposals

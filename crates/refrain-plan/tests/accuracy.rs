@@ -1,4 +1,4 @@
-//! Classification accuracy on descriptions that are labelled by hand: banks, shops, SaaS, webhook receivers and others.
+//! Classification accuracy on descriptions that are labelled by hand: banks, shops, SaaS, webhook receivers, others.
 //! A classifier that only uses the method and path words gets about three quarters of such operations right.
 //!
 //! Every description was labelled before it was first planned; `docs/plan.md` has its first score.
@@ -70,7 +70,10 @@ fn nineteen_of_twenty_operations_are_classified_as_a_person_would() {
     assert!(poor.is_empty(), "{poor:?}");
     // Wrong classes must be rare among the sure ones, so that a review of the unsure ones finds most errors.
     let [wrong, right] = whole.sure;
-    assert!(wrong * 50 <= wrong + right, "{wrong} wrong and sure of it");
+    assert!(
+        wrong * 50 <= wrong + right,
+        "{wrong} sure verdicts are wrong"
+    );
     let share = |[wrong, right]: [u32; 2]| f64::from(right) / f64::from(wrong + right);
     assert!(share(whole.unsure) < share(whole.sure), "{}", whole.told());
 }

@@ -1,4 +1,4 @@
-//! Annotated copy of a description that spans several files: written to another folder, it must be complete.
+//! A description may span several files: its annotated copy in another folder must be complete.
 
 use refrain_openapi::Document;
 use refrain_plan::{Options, plan, render};

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn whoever_is_called_from_another_thread_wakes_up() {
+    async fn task_woken_from_another_thread_wakes_up() {
         let bell = Bell::hang();
         tokio::spawn(bell.clone().answer());
         let waits = (0..64).map(|_| {
@@ -144,14 +144,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn many_who_are_called_together_cost_one_ring() {
+    async fn concurrent_wakes_share_one_signal() {
         let bell = Bell::hang();
         let rings = Arc::new(Count::default());
         bell.rung().ringer = Some(rings.clone().into());
         let called = Arc::new(Count::default());
         let waker = bell.waker(&Context::from_waker(&called.clone().into()));
         waker.wake_by_ref();
-        assert_eq!((called.get(), rings.get()), (1, 0), "in its own thread");
+        assert_eq!(
+            (called.get(), rings.get()),
+            (1, 0),
+            "woken on its own thread"
+        );
         thread::scope(|scope| {
             scope.spawn(|| (0..9).for_each(|_| waker.wake_by_ref()));
         });

@@ -94,12 +94,12 @@ impl Clients {
                 let waker = waker.get_or_insert_with(|| bell.waker(context));
                 let context = &mut Context::from_waker(waker);
                 if client.order(context) == Order::Close {
-                    tracing::debug!(%peer, "a client stood still: its connection is closed");
+                    tracing::debug!(%peer, "a client timed out: its connection is closed");
                     return Poll::Ready(());
                 }
                 serving.as_mut().poll(context).map(|ended| {
                     if let Err(error) = ended {
-                        tracing::debug!(%peer, %error, "a client's connection ended");
+                        tracing::debug!(%peer, %error, "a client connection failed");
                     }
                 })
             })

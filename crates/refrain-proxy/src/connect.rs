@@ -70,7 +70,7 @@ fn split(authority: &str, default: u16) -> io::Result<(&str, u16)> {
     let bad = || {
         io::Error::new(
             io::ErrorKind::InvalidInput,
-            format!("`{authority}` is no host"),
+            format!("invalid host `{authority}`; write HOST or HOST:PORT"),
         )
     };
     let parsed: http::uri::Authority = authority.parse().map_err(|_| bad())?;
@@ -88,8 +88,8 @@ fn tls() -> io::Result<TlsConnector> {
     let mut roots = RootCertStore::empty();
     let (added, _) = roots.add_parsable_certificates(found.certs);
     if added == 0 {
-        let message = "no certificate authority is known on this machine; \
-                       install ca-certificates, or name a file with SSL_CERT_FILE";
+        let message = "no trusted certificate authority found on this machine; \
+                       install ca-certificates, or set SSL_CERT_FILE";
         return Err(io::Error::new(io::ErrorKind::NotFound, message));
     }
     let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());

@@ -48,7 +48,7 @@ fn room(free: u64) -> usize {
 }
 
 fn warn(wanted: usize, max: usize, limit: u64) {
-    let text = "fewer connections than connections_max are accepted, because of the limit of open files; \
+    let text = "fewer connections than connections_max are accepted, because the open-file limit is too low; \
                 raise it with `ulimit -n` or LimitNOFILE=";
     match max < FEW {
         true => tracing::warn!(connections_max = wanted, accepted = max, limit, "{text}"),

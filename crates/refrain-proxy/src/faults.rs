@@ -14,8 +14,8 @@ pub(crate) fn of(head: &request::Parts, has_body: bool) -> Option<&'static str> 
 /// Rejects bodies about whose end servers disagree.
 fn in_body(method: &Method, has_body: bool) -> Option<&'static str> {
     match *method {
-        Method::CONNECT if has_body => Some("CONNECT has no body; send none."),
-        Method::TRACE if has_body => Some("TRACE has no body; send none."),
+        Method::CONNECT if has_body => Some("CONNECT must not have a body; remove it."),
+        Method::TRACE if has_body => Some("TRACE must not have a body; remove it."),
         _ => None,
     }
 }
@@ -26,10 +26,10 @@ fn in_target(method: &Method, uri: &Uri) -> Option<&'static str> {
     }
     match (uri.scheme(), uri.authority()) {
         (_, Some(authority)) if has_user(authority) => {
-            Some("The target names a user; send credentials in Authorization.")
+            Some("The request target contains a user; send credentials in Authorization.")
         }
-        (None, Some(_)) => Some("The target is no path; start it with a slash."),
-        _ if !is_ascii(uri) => Some("The target has bytes beyond ASCII; percent-encode them."),
+        (None, Some(_)) => Some("The request target is not a path; start it with a slash."),
+        _ if !is_ascii(uri) => Some("The request target has non-ASCII bytes; percent-encode them."),
         _ => None,
     }
 }
@@ -44,11 +44,11 @@ fn in_fields(head: &request::Parts) -> Option<&'static str> {
     let mut host = None;
     for (name, value) in &head.headers {
         if *name == header::HOST && host.replace(value).is_some() {
-            return Some("Host stands twice; send it once.");
+            return Some("Host is sent twice; send it once.");
         }
     }
     match host {
-        Some(host) if !is_host(host) => Some("Host is not a host; send its name alone."),
+        Some(host) if !is_host(host) => Some("Host is malformed; send HOST or HOST:PORT."),
         None if head.version == Version::HTTP_11 => Some("Host is missing; send it."),
         _ => None,
     }

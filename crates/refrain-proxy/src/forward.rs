@@ -22,7 +22,7 @@ use crate::{
     headers::{self, Caller, Visible},
     http1::Sending,
     outgoing::Outgoing,
-    pool::{Lost, Pool},
+    pool::{LostExchange, UpstreamPool},
     server::StartError,
     tunnel,
     upstream::{Head, UpstreamRequest, UpstreamResponse},
@@ -81,15 +81,15 @@ pub struct Forward(Arc<ForwardPath>);
 /// The path of requests from one client to the upstream.
 struct ForwardPath {
     target: Arc<Target>,
-    pool: Arc<Pool>,
+    pool: Arc<UpstreamPool>,
     client: Option<Caller>,
 }
 
 /// A request that is ready to be sent to the upstream.
-struct Ready {
+struct ReadyRequest {
     ask: UpstreamRequest,
     /// The client's side of the tunnel, if the request asks for an upgrade.
-    tunnel: Option<tunnel::Client>,
+    tunnel: Option<tunnel::TunnelClient>,
     /// Whether a response that ends with its connection counts as complete; it cannot be distinguished from a truncated one.
     trusts_close: bool,
 }
@@ -100,7 +100,7 @@ impl Forward {
     pub fn new(target: &Arc<Target>) -> Self {
         Self(Arc::new(ForwardPath {
             target: target.clone(),
-            pool: Pool::new(target.connector.clone(), &target.settings),
+            pool: UpstreamPool::new(target.connector.clone(), &target.settings),
             client: None,
         }))
     }
@@ -146,7 +146,7 @@ where
 }
 
 impl ForwardPath {
-    fn prepare(&self, request: Request<Outgoing>, is_granted: bool) -> Ready {
+    fn prepare(&self, request: Request<Outgoing>, is_granted: bool) -> ReadyRequest {
         // The layer itself applies the timeouts of guarded requests.
         let patience = (!is_granted).then_some(self.target.settings.read_timeout);
         let (mut head, body) = request.into_parts();
@@ -170,7 +170,7 @@ impl ForwardPath {
             is_to_head: head.method == Method::HEAD,
             patience,
         };
-        Ready {
+        ReadyRequest {
             ask,
             tunnel,
             // The response to a guarded request or a probe decides an outcome, so it must not be truncated.
@@ -186,7 +186,7 @@ impl ForwardPath {
     )]
     fn send(
         self: Arc<Self>,
-        mut ready: Ready,
+        mut ready: ReadyRequest,
     ) -> impl Future<Output = Result<Response<UpstreamBody>, Infallible>> + Send + use<> {
         async move {
             let patience = ready.ask.patience;
@@ -210,11 +210,11 @@ impl ForwardPath {
     }
 
     /// The response to a request that failed. The layer replaces it for guarded requests; unguarded clients get it as it is.
-    fn lost(&self, lost: &Lost) -> Response<UpstreamBody> {
+    fn lost(&self, lost: &LostExchange) -> Response<UpstreamBody> {
         let mut response = match lost.client {
             Some(code) => self.incomplete(code),
             None => {
-                tracing::warn!(why = %lost.why, "no answer from the upstream");
+                tracing::warn!(why = %lost.why, "no response from the upstream");
                 self.unanswered(lost.failure)
             }
         };
@@ -226,11 +226,9 @@ impl ForwardPath {
     fn incomplete(&self, code: Code) -> Response<UpstreamBody> {
         let detail = match code {
             Code::RequestTimeout => {
-                "The body of the request did not come in time. A part of it may have been sent on."
+                "The request body did not arrive in time. Part of it may have been forwarded."
             }
-            _ => {
-                "The body of the request is broken off, or its framing is. A part of it may have been sent on."
-            }
+            _ => "The request body is incomplete or malformed. Part of it may have been forwarded.",
         };
         let answer = code.answer_advising("ask", detail, &self.target.problems);
         answer.map(UpstreamBody::own)
@@ -241,25 +239,25 @@ impl ForwardPath {
         let (code, detail) = match failure {
             Failure::NotSent => (
                 Code::UpstreamUnreachable,
-                "Nothing was sent. Send the same request again.",
+                "Nothing was sent to the upstream. Send the same request again.",
             ),
             Failure::Lost(Reason::Timeout) => {
                 let patience = Span(self.target.settings.read_timeout);
-                too_late = format!("The upstream did not begin to answer within {patience}.");
+                too_late = format!("The upstream did not start its response within {patience}.");
                 (Code::UpstreamTimeout, &*too_late)
             }
             Failure::Lost(_) => (
                 Code::UpstreamFailed,
-                "The upstream broke off before it answered.",
+                "The upstream closed the connection before it responded.",
             ),
         };
         let answer = code.answer(detail, &self.target.problems);
         answer.map(UpstreamBody::own)
     }
 
-    /// The failure of an upstream that switched protocols unasked: this is no valid response, and says nothing about effects.
+    /// The failure of an upstream that switched protocols without a request: the response is invalid, and says nothing about effects.
     fn unasked(&self) -> Response<UpstreamBody> {
-        let detail = "The upstream switched protocols unasked.";
+        let detail = "The upstream switched protocols without a request to do so.";
         let answer = Code::UpstreamFailed.answer(detail, &self.target.problems);
         let mut response = answer.map(UpstreamBody::own);
         let failure = Failure::Lost(Reason::Failed);

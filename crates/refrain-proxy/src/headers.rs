@@ -97,8 +97,8 @@ impl ForwardedHead<'_> {
     }
 
     /// Writes the fields that are passed on, and returns those that the proxy rewrites.
-    fn write_fields(&self, out: &mut Vec<u8>, headers: &HeaderMap) -> Seen {
-        let mut seen = Seen::default();
+    fn write_fields(&self, out: &mut Vec<u8>, headers: &HeaderMap) -> SeenRequestFields {
+        let mut seen = SeenRequestFields::default();
         let named = match headers.contains_key(header::CONNECTION) {
             true => named_by_connection(headers),
             false => Vec::new(),
@@ -112,7 +112,12 @@ impl ForwardedHead<'_> {
         seen
     }
 
-    fn is_kept(&self, name: &HeaderName, value: &HeaderValue, seen: &mut Seen) -> bool {
+    fn is_kept(
+        &self,
+        name: &HeaderName,
+        value: &HeaderValue,
+        seen: &mut SeenRequestFields,
+    ) -> bool {
         match *name {
             // The proxy itself sends the 100 that `Expect` waits for.
             header::HOST
@@ -132,7 +137,12 @@ impl ForwardedHead<'_> {
         false
     }
 
-    fn is_kept_of_others(&self, name: &str, value: &HeaderValue, seen: &mut Seen) -> bool {
+    fn is_kept_of_others(
+        &self,
+        name: &str,
+        value: &HeaderValue,
+        seen: &mut SeenRequestFields,
+    ) -> bool {
         match name {
             name if HOP_BY_HOP.contains(&name) => false,
             "x-forwarded-for" if self.client.is_some() => {
@@ -157,7 +167,7 @@ impl ForwardedHead<'_> {
         out: &mut Vec<u8>,
         version: Version,
         host: Option<&HeaderValue>,
-        seen: &Seen,
+        seen: &SeenRequestFields,
     ) {
         if seen.wants_trailers {
             write_field(out, &header::TE, b"trailers");
@@ -188,7 +198,7 @@ impl ForwardedHead<'_> {
 
 /// Fields of a request that the proxy rewrites.
 #[derive(Default)]
-struct Seen {
+struct SeenRequestFields {
     length: Option<u64>,
     wants_trailers: bool,
     via: Vec<u8>,
@@ -197,7 +207,7 @@ struct Seen {
     forwarded_proto: bool,
 }
 
-impl Seen {
+impl SeenRequestFields {
     /// Whether no earlier proxy has said where the request comes from.
     fn is_first_hop(&self) -> bool {
         self.via.is_empty() && self.forwarded_for.is_empty() && !self.forwarded_proto

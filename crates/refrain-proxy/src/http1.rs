@@ -6,4 +6,4 @@ pub(crate) use refrain_http1::{
     Broken, Framing, Input, Limits, Lines, Names, Said, Step, check_start, collect, head_end,
     parsed,
 };
-pub(crate) use sending::{COPIED_MAX, Length, Sending, Stuck, write_field};
+pub(crate) use sending::{COPIED_MAX, Length, SendError, Sending, write_field};

@@ -4,7 +4,7 @@
 //! Each thread serves its clients with its own runtime and its own pool of upstream connections,
 //! so a request never changes threads. The threads share the layer (engine, policy, memory budget) and the address of the upstream.
 //!
-//! Unguarded requests and their responses stream through, whatever their size. Nothing below the layer ever sends a request twice.
+//! Unguarded requests and their responses of any size stream through. Nothing below the layer ever sends a request twice.
 
 pub mod admin;
 

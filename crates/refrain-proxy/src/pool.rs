@@ -18,31 +18,34 @@ use tokio::time::Instant;
 use crate::{
     connect::Connector,
     http1::Limits,
-    upstream::{Failed, Line, Terms, UpstreamRequest, UpstreamResponse, exchange},
+    upstream::{
+        ExchangeFailure, ExchangeTerms, UpstreamConnection, UpstreamRequest, UpstreamResponse,
+        exchange,
+    },
 };
 
 /// Most connections that are tried for one request, as long as no byte of it was written.
 const TRIES_MAX: u32 = 3;
 
 /// The idle upstream connections of one thread.
-pub(crate) struct Pool {
+pub(crate) struct UpstreamPool {
     connector: Connector,
-    terms: Terms,
+    terms: ExchangeTerms,
     idle: Mutex<Vec<Idle>>,
     idle_for: Duration,
     idle_max: usize,
 }
 
 struct Idle {
-    line: Box<Line>,
+    line: Box<UpstreamConnection>,
     since: Instant,
 }
 
-impl Pool {
+impl UpstreamPool {
     pub(crate) fn new(connector: Connector, settings: &ProxySettings) -> Arc<Self> {
         Arc::new(Self {
             connector,
-            terms: Terms {
+            terms: ExchangeTerms {
                 limits: Limits {
                     bytes_max: settings.head_bytes_max.max(64 << 10),
                     fields_max: settings.headers_max,
@@ -56,7 +59,10 @@ impl Pool {
     }
 
     /// Sends a request, once. The connection comes with the response, and is given back when the response's body has ended.
-    pub(crate) async fn send(&self, ask: &mut UpstreamRequest) -> Result<UpstreamResponse, Lost> {
+    pub(crate) async fn send(
+        &self,
+        ask: &mut UpstreamRequest,
+    ) -> Result<UpstreamResponse, LostExchange> {
         for _ in 0..TRIES_MAX {
             let mut now = tokio::time::Instant::now();
             let line = match self.take(now) {
@@ -64,23 +70,23 @@ impl Pool {
                 None => {
                     // Boxed: connecting is rare, and its future is far larger than the rest.
                     let connecting = Box::pin(self.connect());
-                    let line = connecting.await.map_err(Lost::not_sent)?;
+                    let line = connecting.await.map_err(LostExchange::not_sent)?;
                     now = tokio::time::Instant::now();
                     line
                 }
             };
             match exchange(line, ask, &self.terms, now).await {
                 Ok(answer) => return Ok(answer),
-                Err(Failed::Unsent) => {}
+                Err(ExchangeFailure::Unsent) => {}
                 Err(failed) => return Err(failed.into()),
             }
         }
-        let message = "the upstream closed every connection before it took a request";
-        Err(Lost::not_sent(io::Error::other(message)))
+        let message = "the upstream closed every connection before the request was sent";
+        Err(LostExchange::not_sent(io::Error::other(message)))
     }
 
     /// Takes back a connection whose response has ended.
-    pub(crate) fn give_back(&self, mut line: Box<Line>) {
+    pub(crate) fn give_back(&self, mut line: Box<UpstreamConnection>) {
         // Bytes that belong to no request would be taken for the next response.
         if !line.input.bytes.is_empty() {
             return;
@@ -101,7 +107,7 @@ impl Pool {
     }
 
     /// The most recently used connection that is still usable.
-    fn take(&self, now: Instant) -> Option<Box<Line>> {
+    fn take(&self, now: Instant) -> Option<Box<UpstreamConnection>> {
         loop {
             let Idle { mut line, since } = self.idle().pop()?;
             if now - since < self.idle_for && line.is_quiet() {
@@ -114,21 +120,23 @@ impl Pool {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn connect(&self) -> io::Result<Box<Line>> {
-        Ok(Box::new(Line::new(self.connector.connect().await?)))
+    async fn connect(&self) -> io::Result<Box<UpstreamConnection>> {
+        Ok(Box::new(UpstreamConnection::new(
+            self.connector.connect().await?,
+        )))
     }
 }
 
 /// Why there is no response.
 #[derive(Debug)]
-pub(crate) struct Lost {
+pub(crate) struct LostExchange {
     pub(crate) failure: Failure,
     pub(crate) why: String,
     /// Set if the client's body failed or stalled, and not the upstream.
     pub(crate) client: Option<Code>,
 }
 
-impl Lost {
+impl LostExchange {
     fn not_sent(error: io::Error) -> Self {
         Self {
             failure: Failure::NotSent,
@@ -138,20 +146,23 @@ impl Lost {
     }
 }
 
-impl From<Failed> for Lost {
-    fn from(failed: Failed) -> Self {
+impl From<ExchangeFailure> for LostExchange {
+    fn from(failed: ExchangeFailure) -> Self {
         let (reason, why) = match &failed {
-            Failed::Unsent => (Reason::Reset, "nothing was taken".to_owned()),
-            Failed::Client(error) => (Reason::Reset, error.to_string()),
-            Failed::Lost(error) => (Reason::Reset, error.to_string()),
-            Failed::Broken(broken) => (Reason::Failed, broken.to_string()),
-            Failed::Still => (Reason::Timeout, "nothing moved for too long".to_owned()),
+            ExchangeFailure::Unsent => (Reason::Reset, "the request was not sent".to_owned()),
+            ExchangeFailure::Client(error) => (Reason::Reset, error.to_string()),
+            ExchangeFailure::Lost(error) => (Reason::Reset, error.to_string()),
+            ExchangeFailure::Broken(broken) => (Reason::Failed, broken.to_string()),
+            ExchangeFailure::Still => (
+                Reason::Timeout,
+                "no data was sent or received in time".to_owned(),
+            ),
         };
         Self {
             failure: Failure::Lost(reason),
             why,
             client: match &failed {
-                Failed::Client(error) => Some(code(error.as_ref())),
+                ExchangeFailure::Client(error) => Some(code(error.as_ref())),
                 _ => None,
             },
         }

@@ -67,13 +67,13 @@ impl std::fmt::Display for StartError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::NoUpstream => {
-                f.write_str("no upstream is named; write upstream = \"http://HOST:PORT\"")
+                f.write_str("no upstream is set; write upstream = \"http://HOST:PORT\"")
             }
             Self::Store(error) => write!(f, "{error}"),
             Self::Upstream { url, error } => write!(f, "upstream {url}: {error}"),
             Self::Listen { address, error } if error.kind() == io::ErrorKind::AddrInUse => write!(
                 f,
-                "{address} is in use by another process; stop that one, or choose another port"
+                "{address} is in use by another process; stop that process, or choose another port"
             ),
             Self::Listen { address, error } if error.kind() == io::ErrorKind::PermissionDenied => {
                 write!(
@@ -194,7 +194,7 @@ impl Proxy {
         let left = self.engine.running();
         if left > 0 {
             tracing::warn!(
-                "{left} guarded requests had not ended when the drain was over; their outcome is unknown"
+                "{left} guarded requests were still running at the end of the drain time; their outcome is unknown"
             );
         }
         let joining: Vec<_> = threads.into_iter().map(Thread::end).collect();
@@ -221,7 +221,7 @@ impl Proxy {
         let (queue, arrivals) = mpsc::channel(QUEUE);
         let load = Arc::new(AtomicUsize::new(0));
         let (target, layer, settings) = (self.target.clone(), self.layer.clone(), self.settings);
-        let counts = Counts {
+        let counts = ConnectionCounts {
             load: load.clone(),
             open: open.clone(),
             connections: self.connections.clone(),
@@ -292,13 +292,13 @@ impl Thread {
 
 /// Counters of open connections: of one thread, of all threads, and for the metrics.
 #[derive(Clone)]
-struct Counts {
+struct ConnectionCounts {
     load: Arc<AtomicUsize>,
     open: Arc<AtomicUsize>,
     connections: Connections,
 }
 
-impl Counts {
+impl ConnectionCounts {
     fn enter(&self) -> Entered {
         self.load.fetch_add(1, Relaxed);
         self.open.fetch_add(1, Relaxed);
@@ -307,7 +307,7 @@ impl Counts {
     }
 }
 
-struct Entered(Counts);
+struct Entered(ConnectionCounts);
 
 impl Drop for Entered {
     fn drop(&mut self) {
@@ -334,7 +334,7 @@ async fn accept(
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::warn!(%error, "a connection could not be accepted");
+                tracing::warn!(%error, "cannot accept a client connection");
                 sleep(ACCEPT_PAUSE).await;
                 continue;
             }
@@ -351,13 +351,13 @@ async fn accept(
         if let Some(thread) = least
             && thread.queue.send(arrival).await.is_err()
         {
-            tracing::error!("a thread of the proxy has ended");
+            tracing::error!("a proxy thread has exited");
         }
     }
 }
 
 /// Serves connections on one thread until its queue is closed.
-async fn serve(clients: Clients, mut arrivals: mpsc::Receiver<Arrival>, counts: Counts) {
+async fn serve(clients: Clients, mut arrivals: mpsc::Receiver<Arrival>, counts: ConnectionCounts) {
     while let Some(Arrival {
         stream,
         peer,

@@ -13,23 +13,23 @@ use tokio::{
     sync::oneshot,
 };
 
-use crate::{headers, upstream::Line, upstream_body::UpstreamBody};
+use crate::{headers, upstream::UpstreamConnection, upstream_body::UpstreamBody};
 
 /// A client's connection after `101` was sent over it, and the bytes read after the request.
-pub(crate) struct Opened {
+pub(crate) struct OpenedTunnel {
     pub(crate) stream: TcpStream,
     pub(crate) read: BytesMut,
 }
 
 /// Receives the client's connection.
-pub(crate) type Client = oneshot::Receiver<Opened>;
+pub(crate) type TunnelClient = oneshot::Receiver<OpenedTunnel>;
 
 /// Request extension of an upgrade request: the receiver of the client's connection.
 #[derive(Clone)]
-struct Offer(Arc<Mutex<Option<Client>>>);
+struct Offer(Arc<Mutex<Option<TunnelClient>>>);
 
 /// Offers the connection of a request to the handler that answers with `101`; send it to the channel after that response.
-pub(crate) fn offer(head: &mut request::Parts) -> oneshot::Sender<Opened> {
+pub(crate) fn offer(head: &mut request::Parts) -> oneshot::Sender<OpenedTunnel> {
     let (opened, client) = oneshot::channel();
     let offer = Offer(Arc::new(Mutex::new(Some(client))));
     head.extensions.insert(offer);
@@ -37,7 +37,7 @@ pub(crate) fn offer(head: &mut request::Parts) -> oneshot::Sender<Opened> {
 }
 
 /// The protocol that a request wants to upgrade to, and the client's side. Upgrades to HTTP/2 (`h2c`) are not supported.
-pub(crate) fn wanted(head: &mut request::Parts) -> Option<(HeaderValue, Client)> {
+pub(crate) fn wanted(head: &mut request::Parts) -> Option<(HeaderValue, TunnelClient)> {
     if head.method != Method::GET || !head.headers.contains_key(header::UPGRADE) {
         return None;
     }
@@ -54,13 +54,13 @@ pub(crate) fn wanted(head: &mut request::Parts) -> Option<(HeaderValue, Client)>
 
 /// Returns the `101` response, and joins both sides once it is sent.
 pub(crate) fn open(
-    client: Client,
+    client: TunnelClient,
     mut response: Response<()>,
-    line: Line,
+    line: UpstreamConnection,
 ) -> Response<UpstreamBody> {
     tokio::spawn(async move {
         if let Err(error) = join(client, line).await {
-            tracing::debug!(%error, "a tunnel ended");
+            tracing::debug!(%error, "a tunnel failed");
         }
     });
     let token = response.headers().get(header::UPGRADE).cloned();
@@ -73,7 +73,7 @@ pub(crate) fn open(
     response.map(|()| UpstreamBody::empty())
 }
 
-async fn join(client: Client, line: Line) -> io::Result<()> {
+async fn join(client: TunnelClient, line: UpstreamConnection) -> io::Result<()> {
     let mut client = client.await.map_err(io::Error::other)?;
     let (mut upstream, read) = line.into_parts();
     // The bytes read after each head are the first bytes of the tunnel.

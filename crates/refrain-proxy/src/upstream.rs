@@ -7,9 +7,11 @@ mod exchange;
 mod head;
 mod line;
 
-pub(crate) use exchange::{Failed, Terms, UpstreamRequest, UpstreamResponse, exchange};
+pub(crate) use exchange::{
+    ExchangeFailure, ExchangeTerms, UpstreamRequest, UpstreamResponse, exchange,
+};
 pub(crate) use head::{Head, Heads};
-pub(crate) use line::Line;
+pub(crate) use line::UpstreamConnection;
 
 #[cfg(test)]
 mod tests;

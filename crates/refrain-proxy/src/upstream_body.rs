@@ -14,25 +14,25 @@ use tokio::time::Sleep;
 
 use crate::{
     http1::{Framing, Step},
-    pool::Pool,
-    upstream::Line,
+    pool::UpstreamPool,
+    upstream::UpstreamConnection,
 };
 
 /// The body of a response: the upstream's, or the proxy's own.
-pub struct UpstreamBody(Kind);
+pub struct UpstreamBody(UpstreamBodyKind);
 
-enum Kind {
+enum UpstreamBodyKind {
     Own(Option<Bytes>),
-    Upstream(Box<Flow>),
+    Upstream(Box<UpstreamFlow>),
 }
 
 /// A body that is being received, and its connection.
-struct Flow {
+struct UpstreamFlow {
     framing: Framing,
     /// `None` once the body has ended or failed.
-    line: Option<Box<Line>>,
+    line: Option<Box<UpstreamConnection>>,
     /// Where the connection is returned to at the end, if it can be reused.
-    pool: Option<Arc<Pool>>,
+    pool: Option<Arc<UpstreamPool>>,
     stall: Option<Stall>,
     /// Whether the close of the connection completes a body that has no other end.
     trusts_close: bool,
@@ -50,19 +50,19 @@ struct Stall {
 
 impl UpstreamBody {
     pub(crate) fn own(text: impl Into<Bytes>) -> Self {
-        Self(Kind::Own(Some(text.into())))
+        Self(UpstreamBodyKind::Own(Some(text.into())))
     }
 
     pub(crate) fn empty() -> Self {
-        Self(Kind::Own(None))
+        Self(UpstreamBodyKind::Own(None))
     }
 
     /// The upstream's body; its connection returns to `pool` when the body has ended.
     /// `stall` is how long it may stall; `None` if the layer applies the timeouts.
     pub(crate) fn of(
         mut framing: Framing,
-        mut line: Box<Line>,
-        pool: Option<&Arc<Pool>>,
+        mut line: Box<UpstreamConnection>,
+        pool: Option<&Arc<UpstreamPool>>,
         stall: Option<Duration>,
     ) -> Self {
         // Most bodies have already been read completely.
@@ -77,9 +77,9 @@ impl UpstreamBody {
             if let Some(pool) = pool {
                 pool.give_back(line);
             }
-            return Self(Kind::Own(whole));
+            return Self(UpstreamBodyKind::Own(whole));
         }
-        Self(Kind::Upstream(Box::new(Flow {
+        Self(UpstreamBodyKind::Upstream(Box::new(UpstreamFlow {
             framing,
             line: Some(line),
             pool: pool.cloned(),
@@ -95,14 +95,14 @@ impl UpstreamBody {
 
     /// Sets whether the close of the connection completes a body that has no other end; if not, such a body counts as truncated.
     pub(crate) fn trusting(mut self, trusts_close: bool) -> Self {
-        if let Kind::Upstream(flow) = &mut self.0 {
+        if let UpstreamBodyKind::Upstream(flow) = &mut self.0 {
             flow.trusts_close = trusts_close;
         }
         self
     }
 }
 
-impl Flow {
+impl UpstreamFlow {
     fn poll_frame(
         &mut self,
         context: &mut Context<'_>,
@@ -146,7 +146,7 @@ impl Flow {
         let Some(line) = &mut self.line else {
             return Poll::Ready(match self.framing.is_over() {
                 true => Ok(Step::End),
-                false => Err("the upstream's answer broke off before".into()),
+                false => Err("the upstream's response failed before".into()),
             });
         };
         loop {
@@ -158,7 +158,9 @@ impl Flow {
                 let is_whole = self.framing.ends_with_connection() && self.trusts_close;
                 return Poll::Ready(match is_whole {
                     true => Ok(Step::End),
-                    false => Err("the upstream's answer was cut".into()),
+                    false => Err(
+                        "the upstream closed the connection before the end of its response".into(),
+                    ),
                 });
             }
         }
@@ -178,7 +180,9 @@ impl Flow {
         while sleep.as_mut().poll(context).is_ready() {
             if !std::mem::take(&mut stall.has_moved) {
                 self.line = None;
-                return Poll::Ready(Some(Err("the upstream's answer stood still".into())));
+                return Poll::Ready(Some(
+                    Err("the upstream stopped sending its response".into()),
+                ));
             }
             sleep
                 .as_mut()
@@ -197,22 +201,26 @@ impl Body for UpstreamBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match &mut self.0 {
-            Kind::Own(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Kind::Upstream(flow) => flow.poll_frame(context),
+            UpstreamBodyKind::Own(bytes) => {
+                Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes))))
+            }
+            UpstreamBodyKind::Upstream(flow) => flow.poll_frame(context),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.0 {
-            Kind::Own(bytes) => bytes.is_none(),
-            Kind::Upstream(flow) => flow.framing.is_over(),
+            UpstreamBodyKind::Own(bytes) => bytes.is_none(),
+            UpstreamBodyKind::Upstream(flow) => flow.framing.is_over(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
-            Kind::Own(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
-            Kind::Upstream(flow) => flow.framing.size_hint(),
+            UpstreamBodyKind::Own(bytes) => {
+                SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64)
+            }
+            UpstreamBodyKind::Upstream(flow) => flow.framing.size_hint(),
         }
     }
 }

@@ -288,7 +288,7 @@ impl Drop for Active {
         {
             // A query may contain secrets.
             let path = uri.path();
-            tracing::warn!(%method, path, "a request was cut by the shutdown");
+            tracing::warn!(%method, path, "a request was cut off by the shutdown");
         }
         self.client.note_answered();
         self.client.active.fetch_sub(1, Relaxed);

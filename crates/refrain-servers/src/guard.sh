@@ -1,5 +1,5 @@
-# Waits until whoever holds the other end of the input is gone, then ends every process that works
-# in the folder and removes the folder. Arguments: the folder, the signal that ends its server gently.
+# Runs when the process that holds the other end of the input has ended: ends every process whose working
+# directory is in the folder, and removes the folder. Arguments: the folder, the graceful shutdown signal.
 folder=$1
 signal=$2
 
@@ -8,7 +8,7 @@ own() {
 }
 
 pids=$(own)
-# A stopped process takes no other signal than this one and KILL.
+# A stopped process only reacts to CONT and KILL.
 [ -z "$pids" ] || { kill -s CONT $pids; kill -s "$signal" $pids; } 2>/dev/null
 tries=0
 while [ -n "$(own)" ] && [ "$tries" -lt 100 ]; do
@@ -19,7 +19,7 @@ while pids=$(own) && [ -n "$pids" ]; do
     kill -s KILL $pids 2>/dev/null
     sleep 0.01
 done
-# A PostgreSQL that was killed leaves a shared memory segment, and its number in this file.
+# A killed PostgreSQL leaves a shared memory segment, whose number is in this file.
 if [ -f "$folder/data/postmaster.pid" ]; then
     set -- $(sed -n 7p "$folder/data/postmaster.pid")
     [ -z "$2" ] || ipcrm -m "$2" 2>/dev/null

@@ -62,7 +62,7 @@ impl Reserved {
             }
         }
         Err(io::Error::other(format!(
-            "no port of {PORTS:?} is free on 127.0.0.1"
+            "no free port in {PORTS:?} on 127.0.0.1"
         )))
     }
 
@@ -106,7 +106,7 @@ impl Home {
                 Err(error) => return Err(within(&folder, &error)),
             }
         }
-        let message = format!("{}: too many old folders; remove them", base.display());
+        let message = format!("{}: too many old test folders; delete them", base.display());
         Err(io::Error::other(message))
     }
 
@@ -116,7 +116,7 @@ impl Home {
 }
 
 fn within(folder: &Path, error: &io::Error) -> io::Error {
-    let message = format!("the folder {} cannot be made: {error}", folder.display());
+    let message = format!("cannot create the folder {}: {error}", folder.display());
     io::Error::new(error.kind(), message)
 }
 
@@ -129,7 +129,7 @@ fn temporary() -> io::Result<PathBuf> {
         .find(|place| place.is_dir() && (!is_root() || is_traversable(place)));
     let place = fitting.ok_or_else(|| {
         let message = format!(
-            "{} is closed to other users; set TMPDIR to a folder that is not",
+            "{} is not accessible to other users; set TMPDIR to a folder that is",
             asked.display()
         );
         io::Error::other(message)
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_listens_on_a_free_port_while_processes_are_started() {
+    fn reserved_port_is_not_in_use_while_processes_start() {
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
             for _ in 0..4 {
@@ -190,6 +190,6 @@ mod tests {
         ports.dedup();
         assert_eq!(ports.len(), RESERVED_MAX);
         let other = UdpSocket::bind((Ipv4Addr::LOCALHOST, ports[0]));
-        assert!(other.is_err(), "another process would get it as well");
+        assert!(other.is_err(), "another process could get the same port");
     }
 }

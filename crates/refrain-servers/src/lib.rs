@@ -107,7 +107,7 @@ fn shared(name: &str, variable: &str) -> String {
         Ok(url) if !url.is_empty() => url,
         _ => panic!(
             "this test needs {name}, and {variable} is not set; \
-             `cargo xtask test` starts one and sets it, `cargo xtask services` keeps one up"
+             `cargo xtask test` starts one and sets it, `cargo xtask services` keeps one running"
         ),
     }
 }

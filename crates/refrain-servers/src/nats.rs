@@ -63,8 +63,7 @@ impl PrivateNats {
     fn start_at(port: u16, base: Option<&Path>, settings: &[(&str, &str)]) -> io::Result<Self> {
         let binaries = nats_binaries().ok_or_else(|| {
             io::Error::other(
-                "there is no NATS on this machine; `cargo xtask test` brings one, \
-                 or install the package `nats-server`",
+                "NATS is not installed; run `cargo xtask test`, which installs it, or install the package `nats-server`",
             )
         })?;
         let mut server = Self {

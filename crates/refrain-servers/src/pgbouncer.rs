@@ -80,8 +80,7 @@ impl PrivatePgBouncer {
         on_free_port(|port| {
             let binaries = pgbouncer_binaries().ok_or_else(|| {
                 io::Error::other(
-                    "there is no PgBouncer on this machine; `cargo xtask test` brings one, \
-                     or install the package `pgbouncer`",
+                    "PgBouncer is not installed; run `cargo xtask test`, which installs it, or install the package `pgbouncer`",
                 )
             })?;
             let mut pooler = Self {

@@ -68,7 +68,7 @@ impl PrivatePostgres {
     pub fn start_beneath(base: &Path, settings: &[(&str, &str)]) -> io::Result<Self> {
         if is_root() && !is_traversable(base) {
             let message = format!(
-                "{} is closed to other users, and PostgreSQL does not run as root; name another folder",
+                "{} is not accessible to other users, and PostgreSQL does not run as root; use another folder",
                 base.display()
             );
             return Err(io::Error::other(message));
@@ -79,8 +79,7 @@ impl PrivatePostgres {
     fn start_at(port: u16, base: Option<&Path>, settings: &[(&str, &str)]) -> io::Result<Self> {
         let binaries = postgres_binaries().ok_or_else(|| {
             io::Error::other(
-                "there is no PostgreSQL on this machine; `cargo xtask test` brings one, \
-                 or install the package `postgresql`",
+                "PostgreSQL is not installed; run `cargo xtask test`, which installs it, or install the package `postgresql`",
             )
         })?;
         let mut server = Self {
@@ -194,8 +193,11 @@ fn system_user() -> io::Result<Option<(u32, u32)>> {
     }
     let users = fs::read_to_string("/etc/passwd")?;
     let found = SYSTEM_USERS.iter().find_map(|name| find_user(&users, name));
-    let missing =
-        || io::Error::other("PostgreSQL does not run as root, and there is no other user");
+    let missing = || {
+        io::Error::other(
+            "PostgreSQL does not run as root, and this machine has no unprivileged user",
+        )
+    };
     found.map(Some).ok_or_else(missing)
 }
 

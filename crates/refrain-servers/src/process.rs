@@ -71,7 +71,7 @@ impl Process {
         let mut child = command.spawn().map_err(|error| self.failed(&error))?;
         for _ in 0..PAUSES_MAX {
             if let Some(status) = child.try_wait()? {
-                return Err(self.failed(&format!("it ended with {status}")));
+                return Err(self.failed(&format!("it exited with {status}")));
             }
             if is_ready(child.id()) {
                 self.child = Some(child);
@@ -81,7 +81,7 @@ impl Process {
         }
         child.kill()?;
         child.wait()?;
-        Err(self.failed(&"it was not ready within a minute"))
+        Err(self.failed(&"it was not ready within 60 s"))
     }
 
     /// Runs a program to its end; a failure status is an error.
@@ -96,7 +96,7 @@ impl Process {
         let status = command.status().map_err(|error| self.failed(&error))?;
         match status.success() {
             true => Ok(()),
-            false => Err(self.failed(&format!("{command:?} ended with {status}"))),
+            false => Err(self.failed(&format!("{command:?} failed with {status}"))),
         }
     }
 
@@ -129,7 +129,7 @@ impl Process {
         let lines: Vec<&str> = log.lines().collect();
         let tail = lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n");
         let name = self.name;
-        io::Error::other(format!("{name} could not be started: {why}\n{tail}"))
+        io::Error::other(format!("cannot start {name}: {why}\n{tail}"))
     }
 
     /// Sends a signal to every process of the server.
@@ -180,7 +180,7 @@ impl Process {
     }
 
     fn still_there(&self) -> io::Error {
-        io::Error::other(format!("{} did not end within a minute", self.name))
+        io::Error::other(format!("{} did not exit within 60 s", self.name))
     }
 
     /// Whether the server is running.

@@ -78,8 +78,7 @@ impl PrivateRabbit {
     fn start_at(port: u16, base: Option<&Path>, settings: &[(&str, &str)]) -> io::Result<Self> {
         let binaries = rabbitmq_binaries().ok_or_else(|| {
             io::Error::other(
-                "there is no RabbitMQ on this machine; `cargo xtask test` brings one, \
-                 or install the package `rabbitmq-server`",
+                "RabbitMQ is not installed; run `cargo xtask test`, which installs it, or install the package `rabbitmq-server`",
             )
         })?;
         let mut server = Self {
@@ -213,7 +212,7 @@ fn runtime_of(erlang: &Path) -> io::Result<PathBuf> {
     let found = entries
         .map(|folder| folder.join("bin"))
         .find(|folder| folder.join("erlexec").is_file());
-    found.ok_or_else(|| io::Error::other(format!("there is no Erlang in {}", erlang.display())))
+    found.ok_or_else(|| io::Error::other(format!("Erlang not found in {}", erlang.display())))
 }
 
 /// Whether the server accepts the AMQP protocol header.

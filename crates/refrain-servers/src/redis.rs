@@ -68,8 +68,7 @@ impl PrivateRedis {
     fn start_at(port: u16, base: Option<&Path>, settings: &[(&str, &str)]) -> io::Result<Self> {
         let binaries = redis_binaries().ok_or_else(|| {
             io::Error::other(
-                "there is no Redis on this machine; `cargo xtask test` brings one, \
-                 or install the package `redis-server`",
+                "Redis is not installed; run `cargo xtask test`, which installs it, or install the package `redis-server`",
             )
         })?;
         let mut server = Self {

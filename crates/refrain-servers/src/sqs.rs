@@ -34,8 +34,7 @@ impl PrivateSqs {
     fn start_at(port: u16) -> io::Result<Self> {
         let binaries = sqs_binaries().ok_or_else(|| {
             io::Error::other(
-                "there is no moto_server on this machine; `cargo xtask test` brings one, \
-                 or install it with `pip install 'moto[server]'`",
+                "moto_server is not installed; run `cargo xtask test`, which installs it, or run `pip install 'moto[server]'`",
             )
         })?;
         let mut process = Process::new("sqs", AT_ONCE, None)?;

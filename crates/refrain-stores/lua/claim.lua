@@ -1,7 +1,7 @@
--- Asks for the right to run; for whatever is not the first claim of a new key.
+-- Decides a claim that is not the first claim of a new key.
 
 local is_told = ARGV[2] == '1'
--- The claim at hand.
+-- The current claim.
 local about, claimant, guarantee, attempts_max, settle_after, nonce, lease, overtakes
 
 local function has_credential(subject)
@@ -23,7 +23,7 @@ local function doubt(r)
   return { 'D', r.fence, r.reason, left(r.settles) }
 end
 
--- Who asks again has lost the answer and has run nothing yet: it gets what it has.
+-- A repeated claim by the same claimant: its reply was lost and nothing ran yet, so it gets the same grant.
 local function regrant(r)
   r.lease_ends = math.max(r.lease_ends, now + lease)
   r.settles = math.max(r.settles, now + r.settle_after)
@@ -49,8 +49,8 @@ local function takeover(r)
   return doubt(r)
 end
 
--- Under exactly-once an attempt in doubt may be stood in for once its receipt is known not to be there;
--- who writes no receipt waits until it can no longer act.
+-- Under exactly-once an indeterminate attempt may be superseded if its receipt is known to be absent;
+-- without receipts, the claim waits until the attempt can no longer act.
 local function may_be_overtaken(r)
   return r.guarantee == EXACTLY_ONCE and overtakes == r.fence and r.attempts < r.attempts_max
     and (guarantee == EXACTLY_ONCE or r.settles <= now)
@@ -78,7 +78,7 @@ local function verdict()
     if r.lease_ends <= now then
       return takeover(r)
     end
-    -- Only where somebody waits is the settlement told to anybody.
+    -- A settlement is published only if a caller waits for it.
     if is_told and not r.is_waited_for then
       r.is_waited_for = true
       save(r)

@@ -1,27 +1,27 @@
--- Many claims in one call, each decided on its own. Nearly all are the first of a new key, and those are written together;
--- or they are duplicates of one that is completed, and get its outcome.
+-- Many claims in one call, each decided separately. Nearly all are the first claim of a new key, and those are written together;
+-- or they are duplicates of a completed record, and get its outcome.
 --
--- KEYS: the records, then the store's mark where it can be asked for in the same script.
--- ARGV: 2 whether who finds a record in flight is told when it is settled; 3 settle_after and lease (8 each), each pair that
+-- KEYS: the records, then the store's mark if the same script can read it.
+-- ARGV: 2 whether a claim that finds a record in flight is notified of its settlement; 3 settle_after and lease (8 each), each pair that
 -- occurs once; 4 the claims, 91 bytes each: what a record of a first attempt has from its nonce to its digest (74), which of
--- the pairs is its own, and the fence of the attempt that it stands in for (16) or zeros; 5 what the mark has to be.
+-- the pairs is its own, and the fence of the attempt that it supersedes (16) or zeros; 5 the expected mark.
 --
 -- Every argument and every string that a script makes costs time, and so does every number that becomes one: claims come in
--- one argument, and what is the same for many is made once.
+-- one argument, and shared values are created once.
 
 local spans, claims = ARGV[3], ARGV[4]
 local count = #claims / 91
--- A cluster has the mark in another slot, and tells nobody.
+-- In a cluster the mark is in another slot, and settlements are not published.
 local has_mark = ARGV[2] == '1'
 local raws = redis.call('MGET', unpack(KEYS, 1, has_mark and count + 1 or count))
--- A server that has lost the mark has lost records with it: what ran must not run again. Nor where another store was begun
--- since, in which the same keys have other names.
+-- A server that has lost the mark has lost records with it: executed requests must not execute again. The same applies if
+-- another store was created since, in which the same keys have other names.
 local lost = has_mark and raws[count + 1] ~= ARGV[5] and (raws[count + 1] and '!other' or '!lost')
 local answers = {}
 -- Records to write, which of the claims are granted by that, and the keys of those.
 local new, granted, is_new, size = {}, {}, {}, 0
 
--- The server's time in microseconds counts grants: it goes on where a failover has lost the last of them.
+-- The server's time in microseconds counts grants: it stays monotonic after a failover that lost the last grants.
 local stamp = pack('>I4I8', 1, micros)
 local start, grant_of_new = '\3I' .. stamp, 'G' .. stamp
 -- The last part of a new record, for each pair of spans.
@@ -48,7 +48,7 @@ for at = 1, count do
   end
 end
 if size > 0 then
-  -- What is of another type looks absent until here; nothing is written over it.
+  -- A key of another type looks absent until here; it is not overwritten.
   local written = redis.pcall('MSETNX', unpack(new))
   if written ~= 1 then
     for _, at in ipairs(granted) do
@@ -71,7 +71,7 @@ local function is_replayed(found, from)
   return one + two + 67 == sum and one > now
 end
 
--- How many bytes of outcomes are on their way back. They are all in memory at once, so over so many the rest is asked for
+-- Bytes of outcomes in the reply. They are all in memory at once, so above this limit the caller asks for the rest
 -- again.
 local carried = 0
 local CARRIED_MAX = 1048576
@@ -83,7 +83,7 @@ for at = 1, count do
     local outcome = found and carried < CARRIED_MAX and is_replayed(found, at * 91 - 91)
       and redis.pcall('GET', KEYS[at] .. 'o' .. sub(found, 125))
     if type(outcome) == 'string' and byte(outcome) == 82 and find(found, sub(outcome, 2, 17), 3, true) == 3 then
-      -- As it is: a table around it would cost more than all the rest.
+      -- Without a table around it, which would cost more than everything else.
       answers[at] = outcome
       carried = carried + #outcome
     else

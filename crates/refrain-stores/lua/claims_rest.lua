@@ -1,4 +1,4 @@
--- The claims that are no news.
+-- The claims that are not the first of a new key.
 
 for at = 1, count do
   if not answers[at] then
@@ -8,7 +8,7 @@ for at = 1, count do
     claimant, guarantee, attempts_max, settle_after = unpacked('>c8BxxI2I8', claim, 46)
     lease = unpacked('>I8', spans, byte(claim, 75) * 16 - 7)
     overtakes = sub(claim, 76)
-    -- Who came before in the same call may have changed the record.
+    -- An earlier claim in the same call may have changed the record.
     answers[at] = answer_of(verdict, not is_new[key] and raws[at])
     is_new[key] = true
   end

@@ -1,4 +1,4 @@
--- Takes a record away whose end is known.
+-- Deletes an ended record.
 
 local r, trouble = load()
 if trouble then

@@ -1,4 +1,4 @@
--- Keeps an entry in front of a store, unless something under the same fence or a later one is there.
+-- Stores an entry in the front of a store, unless an entry with the same or a later fence exists.
 -- KEYS: 1 the entry. ARGV: 1 fence, 2 the fence and the entry, 3 how long.
 
 local there = redis.call('GETRANGE', KEYS[1], 0, 15)

@@ -1,4 +1,4 @@
--- The record as it is stored, with its outcome if that is still to be had, and the moment.
+-- The record as it is stored, with its outcome if it still exists, and the current time.
 
 local r, trouble = load()
 if trouble then

@@ -1,4 +1,4 @@
--- The record as a whole, for everything but the common: what it is, what time makes of it, how it is written.
+-- Decoding, aging and writing of a record, for all but the most common cases.
 -- Decides as `record::step` of the library does; the conformance suite holds one against the other.
 
 local AT_LEAST_ONCE, EXACTLY_ONCE = 1, 2
@@ -8,7 +8,7 @@ local function digest(body)
   return sub(sha1hex(body), 1, 8)
 end
 
--- What the server refuses is the trouble of this record alone, and of none that travels with it.
+-- An error of the server affects only this record, not the others in the same call.
 local function call(...)
   local answer = redis.pcall(...)
   if type(answer) == 'table' and answer.err then
@@ -17,7 +17,7 @@ local function call(...)
   return answer
 end
 
--- What is wrong with the bytes of the record, if anything is.
+-- Returns the error in the bytes of the record, or nothing.
 local function trouble_of()
   if #raw ~= (byte(raw, 2) == 67 and 132 or 124) or sub(raw, 81, 88) ~= digest(sub(raw, 15, 80)) or sub(raw, 3, 14) ~= sub(raw, 89, 100) then
     return 'damaged'
@@ -35,7 +35,7 @@ local function trouble_of()
   end
 end
 
--- The record, or nothing; and what is wrong with it.
+-- Returns the record, or nothing; and its error.
 local function load()
   if not raw then
     return nil
@@ -59,7 +59,7 @@ local function load()
   return r
 end
 
--- Only what has ended may be forgotten by the server itself, and only when the record says so.
+-- Only ended records may expire on the server, and only at the time in the record.
 local function put(name, value, ends)
   if ends and not is_tested then
     call('SET', name, value, 'PXAT', ends)
@@ -93,7 +93,7 @@ local function may_be_taken_over(r)
   return r.guarantee == AT_LEAST_ONCE and r.attempts < r.attempts_max
 end
 
--- What time alone makes of a record. In flight and indeterminate never disappear.
+-- Ages a record. Records in flight and indeterminate records never disappear.
 local function aged(r)
   if not r then
     return nil
@@ -123,7 +123,7 @@ local function left(moment)
   return math.max(moment - now, 0)
 end
 
--- Decides about the record at hand: its bytes as they were found, or as they are now. An error is the answer, too.
+-- Decides about the current record: its bytes as found, or as changed. An error is also a reply.
 local function answer_of(decide, found)
   local is_done, answer = pcall(function()
     raw = found or call('GET', key)

@@ -1,4 +1,4 @@
--- Stands for a claim longer. ARGV: 3 fence, 4 lease.
+-- Renews a lease. ARGV: 3 fence, 4 lease.
 
 local r, trouble = load()
 if trouble then

@@ -1,12 +1,12 @@
--- Ends a claim; for whatever is not the completion of one in flight for which nobody waits.
+-- Settles a claim, except for the completion of a record in flight without waiters.
 
--- The settlement at hand: the record, the fence, how, what belongs to that, where its outcome lies or is to lie, and the
--- outcome where the call carries it.
+-- The current settlement: the record, the fence, its kind, its arguments, the key of its outcome, and the
+-- outcome if the call carries it.
 local r, fence, how, detail, outcome, kept
--- Whether the record points to where the outcome at hand lies.
+-- Whether the record points to the current outcome.
 local is_pointed_to
 
--- A user without rights to the channel settles all the same: who waits looks again now and then.
+-- A user without permission for the channel can still settle: waiting callers poll.
 local function applied()
   if r.is_waited_for then
     redis.pcall('PUBLISH', key, '')
@@ -19,7 +19,7 @@ local function complete()
   if r.state ~= 'C' then
     local retention, remember = unpacked('>I8I8', spans, detail * 16 - 15)
     local retention_ends = now + retention
-    -- The outcome first: a record that is completed has one.
+    -- The outcome is written first: a completed record must have one.
     if is_carried then
       put(outcome, kept, retention_ends + GRACE)
     end

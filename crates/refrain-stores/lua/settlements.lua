@@ -1,15 +1,15 @@
--- Many settlements in one call, each decided on its own. Nearly all are completions by the holder.
+-- Many settlements in one call, each decided separately. Nearly all are completions by the holder.
 --
--- KEYS: the records; then, where the call carries outcomes, for each where its own is to lie.
+-- KEYS: the records; then, if the call carries outcomes, the key of each outcome.
 -- ARGV: 2 retention and remember (8 each), each pair that occurs once; 3 the settlements, 36 bytes each: what a record in
 -- flight begins with (34, fence and identity from 3 on), how: C complete, R release, D doubt, N never happened, and for C
--- which of the pairs is its own, for D the reason, else zero; 4 the last 8 characters of where outcomes lie; 5 whether the
--- call carries them. Then there is one argument more for each: for C the outcome, else nothing.
+-- which of the pairs is its own, for D the reason, else zero; 4 the last 8 characters of the keys of outcomes; 5 whether the
+-- call carries them. If so, one more argument for each: for C the outcome, otherwise empty.
 --
--- What the call does not carry has been written before it in the same transaction: a script that takes an outcome makes a
--- string of it, which costs more than to keep it. No record comes twice then.
+-- Other outcomes were written before the call in the same transaction: a script that takes an outcome creates a
+-- string of it, which costs more than storing it. Then no record occurs twice.
 --
--- One answer stands for all where all are the same.
+-- If all replies are equal, one reply is returned for all.
 
 local spans, terms, place, is_carried = ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1'
 local count = #terms / 36
@@ -31,8 +31,8 @@ end
 for at = 1, count do
   local name, found, to = KEYS[at], raws[at], at * 36
   answers[at] = false
-  -- Late truth is welcome: of a record in flight nothing else has to be asked than whose it is.
-  -- Its digest goes along as it is, so that damage stays as visible as before.
+  -- Late outcomes are accepted: for a record in flight only the fence is checked.
+  -- Its digest is copied unchanged, so that damage stays detectable.
   if found and #found == 124 and not (is_carried and is_seen[name]) and byte(terms, to - 1) == 67
     and find(found, sub(terms, to - 35, to - 2), 1, true) == 1 then
     local which = byte(terms, to)
@@ -41,7 +41,7 @@ for at = 1, count do
     if is_tested then
       done = is_carried and set('MSET', name, value, KEYS[count + at], ARGV[at + 5]) or set('SET', name, value)
     else
-      -- The outcome first: a record that is completed has one.
+      -- The outcome is written first: a completed record must have one.
       done = is_carried and set('SET', KEYS[count + at], ARGV[at + 5], 'PXAT', outcome_ends[which])
       if not (done and done.err) then
         done = set('SET', name, value, 'PXAT', ends[which])

@@ -1,4 +1,4 @@
--- The settlements that are not that common.
+-- The less common settlements.
 
 for at = 1, count do
   if not answers[at] then
@@ -8,7 +8,7 @@ for at = 1, count do
     fence, id, how, detail = sub(term, 3, 18), sub(term, 19, 34), sub(term, 35, 35), byte(term, 36)
     is_pointed_to = false
     answers[at] = answer_of(settled)
-    -- What was written in vain goes at once; what the call carries was not kept.
+    -- An outcome that was written ahead and is not used is deleted at once; one in the call was never stored.
     if how == 'C' and not is_carried and not is_pointed_to then
       redis.pcall('DEL', outcome)
     end

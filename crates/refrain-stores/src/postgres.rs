@@ -274,7 +274,7 @@ impl Postgres {
         spawned.map_err(|error| {
             Error::new(
                 ErrorKind::Unavailable,
-                "no thread can be had for the PostgreSQL store",
+                "cannot start a thread for the PostgreSQL store",
             )
             .with_source(error)
         })?;
@@ -294,7 +294,7 @@ impl Postgres {
             Ok(()) => Ok(answered),
             Err(TrySendError::Closed(_)) => Err(closed().unapplied()),
             Err(TrySendError::Full(_)) => {
-                let message = "too much waits for the PostgreSQL store; try again";
+                let message = "the request queue of the PostgreSQL store is full; try again";
                 Err(Error::new(ErrorKind::Unavailable, message).unapplied())
             }
         }
@@ -315,7 +315,7 @@ impl Postgres {
 fn mixed_up() -> Error {
     Error::new(
         ErrorKind::Corrupt,
-        "a command got the answer to another one",
+        "internal error: a command received the reply of another command",
     )
 }
 
@@ -327,7 +327,7 @@ fn serve(place: Arc<PostgresContext>, options: Options, told: oneshot::Sender<Re
     let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(error) => {
-            let message = "no runtime can be had for the PostgreSQL store";
+            let message = "cannot start a Tokio runtime for the PostgreSQL store";
             let error = Error::new(ErrorKind::Unavailable, message).with_source(error);
             return drop(told.send(Err(error)));
         }
@@ -433,14 +433,13 @@ async fn prepare(place: Arc<PostgresContext>, options: Options) -> Result<(Postg
 fn guarantees(facts: &Facts, place: &PostgresContext) -> Guarantees {
     let address = &place.address;
     if !facts.has_fsync {
-        tracing::warn!(store = %address, "the server runs with fsync = off: a loss of power loses claims and outcomes");
+        tracing::warn!(store = %address, "the server runs with fsync = off: a power failure loses claims and outcomes; set fsync = on");
     }
     let lossy_failover = facts.may_fail_over_with_loss();
     if lossy_failover {
         tracing::warn!(
             store = %address,
-            "the server has standbys that commits do not wait for: promoted, they lack what they were not sent yet; \
-             set synchronous_standby_names"
+            "the server has asynchronous standbys: after a failover the latest claims and outcomes are lost; set synchronous_standby_names"
         );
     }
     Guarantees {

@@ -82,7 +82,7 @@ impl Receipts for PostgresReceipts {
         let name = record.to_string();
         let rows = self.rows(Ask::Find(&name)).await?;
         let Some(row) = rows.first() else {
-            return Err(self.link.odd("it gave no answer at all"));
+            return Err(self.link.odd("the query returned no row"));
         };
         self.check_primary(row)?;
         receipt(row).map_err(|error| self.link.failed(&error))
@@ -92,7 +92,9 @@ impl Receipts for PostgresReceipts {
         let names: Vec<_> = records.iter().map(ToString::to_string).collect();
         let rows = self.rows(Ask::Seen(&names)).await?;
         if rows.len() != names.len() {
-            return Err(self.link.odd("it gave fewer answers than were asked for"));
+            return Err(self
+                .link
+                .odd("the query returned fewer rows than requested"));
         }
         if let Some(row) = rows.first() {
             self.check_primary(row)?;
@@ -134,7 +136,7 @@ pub async fn open(address: &Address) -> Result<PostgresReceipts> {
         return Err(Error::new(
             ErrorKind::Unsupported,
             format!(
-                "receipts = \"{address}\": receipts are read from PostgreSQL; write postgres://USER@HOST/DATABASE"
+                "receipts = \"{address}\": receipts require PostgreSQL; write postgres://USER@HOST/DATABASE"
             ),
         ));
     }

@@ -291,7 +291,7 @@ impl RedisState {
     /// Writes the mark again on a server that was already known to lose data.
     async fn mark_again(&self) -> Result<()> {
         tracing::warn!(
-            "the Redis server at {} has lost its records; the store goes on without them",
+            "the Redis server at {} has lost its records; the store continues without them, because the server was known to lose data when the store was opened",
             self.shown
         );
         let marked = self.ask(&self.calls.known.mark.left()).await;
@@ -323,7 +323,7 @@ impl RedisState {
     async fn note_loss(&self) {
         if let Err(trouble) = self.ask(&self.calls.known.mark.note_loss()).await {
             let error = trouble.error(&self.shown);
-            tracing::debug!(%error, "the loss of the records could not be noted");
+            tracing::debug!(%error, "cannot record the loss of the records on the Redis server");
         }
     }
 

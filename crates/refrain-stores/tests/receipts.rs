@@ -1,7 +1,7 @@
 //! Receipts on a real server: read as committed, over connections that break, and rejected if they are unreliable.
 
 #![cfg(feature = "postgres")]
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use refrain::{ErrorKind, RecordId, policy::Address, receipts::Receipts as _};
 use refrain_stores::receipts::{self, PostgresReceipts};
@@ -86,7 +86,7 @@ fn id(number: u8) -> RecordId {
 }
 
 #[tokio::test]
-async fn what_was_committed_is_read_and_nothing_else() {
+async fn reads_only_committed_receipts() {
     let place = TestSchema::with_table().await;
     let receipts = place.open().await;
     let insert = format!(
@@ -134,7 +134,7 @@ async fn bodies_may_be_bytes_or_json() {
 }
 
 #[tokio::test]
-async fn a_connection_that_breaks_is_made_anew() {
+async fn broken_connection_is_reopened() {
     let place = TestSchema::with_table().await;
     let name = format!("{}_to_kill", place.name);
     let address = place.address_with(&format!("&application_name={name}"));
@@ -146,9 +146,9 @@ async fn a_connection_that_breaks_is_made_anew() {
     place.drop().await;
 }
 
-/// A caller may be cancelled at any time: the next caller gets its own answer.
+/// A caller may be cancelled at any time: the next caller gets its own response.
 #[tokio::test]
-async fn a_question_that_was_dropped_answers_nobody_else() {
+async fn cancelled_query_does_not_answer_another_one() {
     let place = TestSchema::with_table().await;
     let insert = format!(
         "INSERT INTO refrain_receipts (record, fence, status) VALUES ('{}', 'one', 200), ('{}', 'two', 200)",
@@ -167,9 +167,9 @@ async fn a_question_that_was_dropped_answers_nobody_else() {
 }
 
 #[tokio::test]
-async fn what_could_not_be_relied_on_is_refused_at_the_start() {
+async fn unreliable_receipt_tables_are_rejected_at_start() {
     let place = TestSchema::new().await;
-    let create = "no table refrain_receipts; `refrain migrate --receipts --print`";
+    let create = "no table refrain_receipts; create it with the statements that `refrain migrate --receipts --print`";
     place.check_refused(create).await;
     place
         .run("CREATE TABLE refrain_receipts (record text, fence text)")
@@ -185,13 +185,11 @@ async fn what_could_not_be_relied_on_is_refused_at_the_start() {
     }
     let not_unique = "ALTER TABLE refrain_receipts DROP CONSTRAINT refrain_receipts_pkey";
     place.run(not_unique).await;
-    place
-        .check_refused("a record can stand twice; ALTER TABLE")
-        .await;
+    place.check_refused("is not unique; ALTER TABLE").await;
     for index in ["(record) WHERE status > 200", "(record, fence)"] {
         let create = format!("CREATE UNIQUE INDEX one ON refrain_receipts {index}");
         place.run(&create).await;
-        place.check_refused("a record can stand twice").await;
+        place.check_refused("is not unique").await;
         place.run("DROP INDEX one").await;
     }
     place
@@ -215,7 +213,7 @@ async fn the_schema_that_an_address_names_is_where_the_table_is() {
 }
 
 #[tokio::test]
-async fn who_is_not_let_in_is_told_why() {
+async fn failed_login_is_explained() {
     let server = server();
     let (front, behind) = server.split_once('@').unwrap();
     let (_, user) = front.split_once("://").unwrap();
@@ -236,7 +234,7 @@ async fn who_is_not_let_in_is_told_why() {
 }
 
 #[tokio::test]
-async fn who_may_not_read_is_told_so() {
+async fn missing_read_permission_is_reported() {
     let place = TestSchema::with_table().await;
     let (name, role) = (&place.name, format!("{}_reader", place.name));
     let sql = format!(

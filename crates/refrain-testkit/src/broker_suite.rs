@@ -123,16 +123,13 @@ pub struct Failure {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (passed, failed) = (self.passed.len(), self.failures.len());
-        writeln!(
-            f,
-            "{passed} cases of the broker suite hold, {failed} do not"
-        )?;
+        writeln!(f, "broker suite: {passed} cases passed, {failed} failed")?;
         for Failure { case, message } in &self.failures {
             writeln!(f, "- {case}: {message}")?;
         }
         match self.left_out.is_empty() {
             true => Ok(()),
-            false => writeln!(f, "left out: {}", self.left_out.join(", ")),
+            false => writeln!(f, "skipped: {}", self.left_out.join(", ")),
         }
     }
 }

@@ -103,7 +103,7 @@ fn add(report: &mut Report, [dies, panics]: [&Case; 2], died: Seen, at_points: O
     let Some([stopped, panicked]) = at_points else {
         report.add(dies, died);
         return report.left_out.push(format!(
-            "{}: no point was reached; call Ledger::take_effect where the effect happens",
+            "{}: the handler reached no crash point; call Ledger::take_effect where the effect happens",
             panics.id
         ));
     };

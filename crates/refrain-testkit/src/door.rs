@@ -97,7 +97,7 @@ where
     S: Tried<B, R>,
     R: Answered,
 {
-    let erred = |error: S::Error| format!("the service's own error: {error:?}");
+    let erred = |error: S::Error| format!("the service returned an error: {error:?}");
     poll_fn(|context| service.poll_ready(context))
         .await
         .map_err(erred)?;
@@ -107,7 +107,7 @@ where
         Reading::Nothing => Bytes::new(),
         Reading::All => {
             let body = response.into_body().collect().await;
-            body.map_err(|error| format!("the answer was cut: {error:?}"))?
+            body.map_err(|error| format!("the response was truncated: {error:?}"))?
                 .to_bytes()
         }
     };
@@ -139,7 +139,7 @@ impl Makers {
             Box::pin(async {
                 let body = body.collect().await;
                 let body = body.unwrap_or_else(|error| {
-                    panic!("the body of the request that was given cannot be read: {error:?}")
+                    panic!("cannot read the body of the test request: {error:?}")
                 });
                 Request::from_parts(head, body.to_bytes())
             })
@@ -185,7 +185,7 @@ pub(crate) fn told(got: &Got) -> String {
             let shown = String::from_utf8_lossy(&body[..body.len().min(SHOWN_BYTES_MAX)]);
             format!("{status} `{shown}`")
         }
-        Err(why) => format!("no answer ({why})"),
+        Err(why) => format!("no response ({why})"),
     }
 }
 

@@ -66,12 +66,12 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (passed, failed) = (self.passed.len(), self.holes.len());
-        writeln!(f, "{passed} cases hold, {failed} do not")?;
+        writeln!(f, "{passed} cases passed, {failed} failed")?;
         for hole in &self.holes {
             write!(f, "{hole}")?;
         }
         for left_out in &self.left_out {
-            writeln!(f, "left out: {left_out}")?;
+            writeln!(f, "skipped: {left_out}")?;
         }
         Ok(())
     }

@@ -52,38 +52,38 @@ const AWAITS_MAX: usize = 64;
 
 const FIRST: Case = Case {
     id: "first-request",
-    hole: "A plain request with a fresh key does not do what it is for, so nothing can be told about duplicates.",
-    fix: "Make a request that the service accepts, and have its handler call Ledger::take_effect once where its effect happens.",
+    hole: "A plain request with a new key does not take effect once, so duplicates cannot be tested.",
+    fix: "Pass a request that the service accepts, and call Ledger::take_effect once in its handler, where the effect happens.",
 };
 const SEQUENTIAL: Case = Case {
     id: "sequential-duplicate",
-    hole: "The key is ignored or not remembered: every retry runs again, or is answered differently.",
-    fix: "Keep the answer under the key before it is sent, and answer duplicates with it.",
+    hole: "The service ignores or forgets the key: every retry executes again, or gets another response.",
+    fix: "Store the response under the key before sending it, and replay it to duplicates.",
 };
 const CONCURRENT: Case = Case {
     id: "concurrent-duplicates",
-    hole: "No claim, or check-then-act: duplicates that come at once all run.",
-    fix: "Claim the key in one atomic step (INSERT … ON CONFLICT, SET NX, compare-and-set) before running.",
+    hole: "No claim, or check-then-act: concurrent duplicates all execute.",
+    fix: "Claim the key in one atomic step (INSERT … ON CONFLICT, SET NX, compare-and-set) before execution.",
 };
 const IN_FLIGHT: Case = Case {
     id: "duplicate-in-flight",
-    hole: "Between reading and claiming the key there is a gap in which a duplicate runs too, or the key stays taken for ever.",
-    fix: "Claim first, or read once more under the claim; answer 409 with Retry-After, or wait for the first one's answer.",
+    hole: "A duplicate executes in the gap between reading and claiming the key, or the key stays claimed for ever.",
+    fix: "Claim first, or read again under the claim; return 409 with Retry-After, or wait for the first response.",
 };
 const LOST: Case = Case {
     id: "lost-answer",
-    hole: "The retry after a lost answer runs again, which is what keys are there to prevent.",
-    fix: "Keep the answer durably before it leaves, not when it has been delivered, and replay it.",
+    hole: "A retry after a lost response executes again: the failure that keys exist to prevent.",
+    fix: "Store the response durably before sending it, not after its delivery, and replay it.",
 };
 const OTHER_BODY: Case = Case {
     id: "other-body",
-    hole: "The request is not compared: another order is answered with the first one's answer, or runs under a key that stands for something else.",
-    fix: "Keep a fingerprint of method, path, query and body with the key, and answer 422 where it differs.",
+    hole: "The service does not compare requests: it replays the first response to another order, or executes the order under a used key.",
+    fix: "Store a fingerprint of method, path, query and body with the key, and return 422 if it differs.",
 };
 const OTHER_KEY: Case = Case {
     id: "same-body-other-key",
-    hole: "Requests are compared across keys: one customer's order is swallowed because it equals another one.",
-    fix: "Compare the request only with the one that was sent under the same key.",
+    hole: "The service compares requests across keys: it drops one customer's order because it equals another order.",
+    fix: "Compare a request only with the request stored under the same key.",
 };
 
 /// Asserts that the service is idempotent for the requests that `request` makes.
@@ -134,7 +134,7 @@ where
     match cases::other_body(&makers).await {
         Some(seen) => report.add(&OTHER_BODY, seen),
         None => report.left_out.push(format!(
-            "{}: the request has no body that could differ",
+            "{}: the request has no body to vary",
             OTHER_BODY.id
         )),
     }

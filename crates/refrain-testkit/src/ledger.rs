@@ -153,8 +153,7 @@ impl Effect {
             false => Err(Error::new(
                 ErrorKind::Invalid,
                 format!(
-                    "key {key:?} with attempt {attempt:?} does not fit into a line of the ledger: \
-                     leave out tabs and line breaks, and stay under {LINE_BYTES_MAX} bytes"
+                    "key {key:?} with attempt {attempt:?} does not fit into a line of the ledger: remove tabs and line breaks, and use fewer than {LINE_BYTES_MAX} bytes"
                 ),
             )),
         }
@@ -177,7 +176,7 @@ fn trouble(what: &str, path: &Path, error: std::io::Error) -> Error {
 
 fn damaged(path: &Path, number: usize) -> Error {
     let message = format!(
-        "line {number} of the ledger {} is no effect: key, tab, attempt",
+        "line {number} of the ledger {} is invalid; expected key, tab, attempt",
         path.display()
     );
     Error::new(ErrorKind::Corrupt, message)

@@ -166,7 +166,7 @@ impl Model {
 
     fn claim_one(&self, shared: &mut ModelState, claim: &Claim) -> Result<Verdict> {
         if shared.records.len() >= RECORDS_MAX {
-            let message = format!("the model holds {RECORDS_MAX} records; use fewer keys");
+            let message = format!("the model is limited to {RECORDS_MAX} records; use fewer keys");
             return Err(Error::new(ErrorKind::Full, message));
         }
         let is_new = !shared.records.contains_key(&self.place(claim.id));
@@ -234,7 +234,7 @@ const FIRST_FENCE: Fence = Fence {
 
 /// Error for a reply of the wrong kind, which [`step`] never returns.
 fn unanswered(reply: &Reply) -> Error {
-    let message = format!("the command was answered with {reply:?}");
+    let message = format!("the command got the reply {reply:?}");
     Error::new(ErrorKind::Corrupt, message)
 }
 

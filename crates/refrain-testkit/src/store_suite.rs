@@ -151,7 +151,7 @@ pub struct Failure {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (passed, failed) = (self.passed.len(), self.failures.len());
-        writeln!(f, "{passed} cases of the store suite hold, {failed} do not")?;
+        writeln!(f, "store suite: {passed} cases passed, {failed} failed")?;
         for Failure { case, message } in &self.failures {
             writeln!(f, "- {case}: {message}")?;
         }

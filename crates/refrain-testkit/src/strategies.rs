@@ -110,5 +110,5 @@ fn request(path: &str, key: &str, body: String) -> Request<Bytes> {
         .header(KEY_HEADER, key)
         .header(http::header::CONTENT_TYPE, "application/json")
         .body(body.into());
-    request.unwrap_or_else(|error| panic!("{path:?} is no path of a request: {error}"))
+    request.unwrap_or_else(|error| panic!("invalid request path {path:?}: {error}"))
 }

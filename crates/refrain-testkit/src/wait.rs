@@ -59,7 +59,7 @@ pub fn until_true(what: &str, mut holds: impl FnMut() -> bool) -> impl Future<Ou
 /// Waits until `count` is `wanted` or more, however long that takes, as long as it grows.
 ///
 /// # Panics
-/// When it does not grow within [`PATIENCE`]; the message says `what` was waited for.
+/// When it does not grow within [`PATIENCE`]; the panic message contains `what`.
 #[track_caller]
 pub fn until_counted(
     what: &str,

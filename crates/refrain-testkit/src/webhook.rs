@@ -66,7 +66,7 @@ fn standard(
 ) -> Vec<(&'static str, String)> {
     let digits = secret.strip_prefix("whsec_").unwrap_or(secret);
     let key = STANDARD.decode(digits).unwrap_or_else(|error| {
-        panic!("a secret of Standard Webhooks is base64 behind whsec_: {error}")
+        panic!("invalid Standard Webhooks secret, expected base64 after whsec_: {error}")
     });
     let signature = STANDARD.encode(tag(&key, &format!("{id}.{time}."), body));
     let values = [id.into(), time.to_string(), format!("v1,{signature}")];
@@ -75,7 +75,7 @@ fn standard(
 
 fn tag(key: &[u8], front: &str, body: &[u8]) -> Vec<u8> {
     let mac = Hmac::<Sha256>::new_from_slice(key);
-    let mut mac = mac.unwrap_or_else(|error| panic!("keys of any length are taken: {error}"));
+    let mut mac = mac.unwrap_or_else(|error| panic!("HMAC accepts keys of any length: {error}"));
     mac.update(front.as_bytes());
     mac.update(body);
     mac.finalize().into_bytes().to_vec()

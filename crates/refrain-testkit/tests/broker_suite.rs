@@ -1,5 +1,5 @@
-//! Tests the broker suite: the in-memory broker of the library passes it,
-//! and the suite detects each deliberate flaw in that broker.
+//! A suite that misses a bug certifies a broken broker: the in-memory broker of the library passes the suite, and the
+//! suite detects each deliberate flaw in that broker.
 
 use std::{sync::Arc, time::Duration};
 
@@ -221,5 +221,5 @@ async fn check(flaw: Flaw, case: &str) {
     };
     let report = broker_suite::check(&Flawed { memory, flaw }).await;
     let is_found = report.failures.iter().any(|failure| failure.case == case);
-    assert!(is_found, "{flaw:?} is not found by {case}: {report}");
+    assert!(is_found, "{case} does not detect {flaw:?}: {report}");
 }

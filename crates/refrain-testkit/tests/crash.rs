@@ -1,7 +1,7 @@
 //! Most homemade deduplication breaks on a crash: it leaves a mark without an effect, or an effect without a mark.
 //! The harness must detect both, and must report nothing where the guarantee is kept.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::{
     collections::{HashMap, HashSet},
@@ -68,7 +68,7 @@ fn refrained(guarantee: Guarantee) -> impl Fn(Ledger) -> Router {
 }
 
 #[tokio::test]
-async fn what_refrain_guards_keeps_its_guarantee() {
+async fn guarded_service_keeps_its_guarantee() {
     for guarantee in [Guarantee::AtMostOnce, Guarantee::AtLeastOnce] {
         let report = check_service(guarantee, refrained(guarantee), request).await;
         assert!(report.holes.is_empty(), "{guarantee:?}: {report}");
@@ -134,7 +134,7 @@ async fn marks_beside_the_effect_are_found_wanting() {
     let crashes = ["client-hangs-up", "process-dies", "handler-panics"];
     for (flaw, said) in [
         (Flaw::EffectThenMark, "it took effect 2 times"),
-        (Flaw::MarkThenEffect, "in flight after 30s still"),
+        (Flaw::MarkThenEffect, "still in flight after 30s"),
     ] {
         let report = check_service(Guarantee::AtMostOnce, marked(flaw), request).await;
         assert_eq!(report.failed(), crashes, "{flaw:?}: {report}");
@@ -270,7 +270,7 @@ async fn each_consumers_hole_is_found_and_nothing_else() {
 }
 
 #[tokio::test]
-#[should_panic(expected = "fix:  Mark and acknowledge after handling alone")]
+#[should_panic(expected = "fix:  Mark and acknowledge only after successful handling")]
 async fn the_consumers_message_names_the_hole_and_the_fix() {
     assert_consumer(Guarantee::AtLeastOnce, hand_made(Wrong::MarkFirst)).await;
 }

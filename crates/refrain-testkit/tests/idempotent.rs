@@ -1,7 +1,7 @@
 //! Tests [`assert_idempotent`] for missed bugs and for false alarms:
 //! it must report each deliberate bug and no other, and pass a correct service.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::{
     collections::HashMap,
@@ -161,7 +161,7 @@ async fn found(flaw: Flaw) -> Report {
 }
 
 #[tokio::test]
-async fn what_refrain_guards_is_idempotent_however_naive_it_is() {
+async fn guarded_naive_service_is_idempotent() {
     let report = check(refrained, request).await;
     assert!(report.holes.is_empty(), "{report}");
     assert_eq!(report.passed.len(), 7, "{report}");
@@ -216,18 +216,22 @@ async fn the_message_names_the_hole_and_the_fix() {
 }
 
 #[tokio::test]
-async fn what_was_seen_is_told() {
+async fn report_contains_the_observation() {
     let report = found(Flaw::NoKey).await;
     let hole = &report.holes[0];
     assert_eq!(
         hole.seen,
         "after the same request again it took effect 2 times (charged, charged), not once"
     );
-    assert!(report.to_string().contains("hole: The key is ignored"));
+    assert!(
+        report
+            .to_string()
+            .contains("hole: The service ignores or forgets the key")
+    );
 }
 
 #[tokio::test]
-async fn what_could_not_be_tried_is_said() {
+async fn untested_cases_are_listed() {
     let bare = |key: &str| request(key).map(|_| Body::empty());
     let at_once = |ledger: Ledger| {
         let pay = async move |headers: HeaderMap| {

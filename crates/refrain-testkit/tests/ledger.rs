@@ -26,7 +26,7 @@ fn check(guarantee: Guarantee, effects: usize, seen: &[Seen], want: &[&str]) {
 }
 
 #[test]
-fn at_most_once_is_held_to_its_word() {
+fn finds_violations_of_at_most_once() {
     let cases: &[(usize, &[Seen], &[&str])] = &[
         (0, &[], &[]),
         (1, &[Completed], &[]),
@@ -55,7 +55,7 @@ fn at_most_once_is_held_to_its_word() {
 }
 
 #[test]
-fn at_least_once_may_repeat_and_still_may_not_lie() {
+fn at_least_once_allows_repeats_but_no_false_success() {
     check(Guarantee::AtLeastOnce, 3, &[Unknown, Completed], &[]);
     check(Guarantee::AtLeastOnce, 0, &[Completed], &["I14"]);
     check(Guarantee::AtLeastOnce, 2, &[Released], &["I9"]);
@@ -84,7 +84,7 @@ fn a_released_attempt_with_an_effect_is_found_among_others() {
     audit.saw("key", Completed);
     let found = audit.check(&ledger.all().unwrap());
     let told: Vec<_> = found.iter().map(ToString::to_string).collect();
-    let want = r#"I9: key "key": the attempt 1.1.0 was released and took effect"#;
+    let want = r#"I9: key "key": attempt 1.1.0 was released, but took effect"#;
     assert_eq!(told, [want]);
 }
 
@@ -113,7 +113,7 @@ fn many_writers_lose_nothing() {
 }
 
 #[test]
-fn what_does_not_fit_a_line_is_refused() {
+fn rejects_entries_that_do_not_fit_a_line() {
     let long = "k".repeat(2_000);
     for (key, attempt) in [
         ("a\tb", "1"),

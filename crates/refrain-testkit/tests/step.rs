@@ -429,7 +429,7 @@ proptest! {
             ended |= !matches!(verdict, Verdict::Granted(_));
             record = stepped.record;
         }
-        prop_assert!(ended, "ten takeovers, though four attempts are the most");
+        prop_assert!(ended, "ten takeovers, although at most four attempts are allowed");
     }
 
     /// Late truth: the holder of the current fence can complete at any later time.
@@ -446,7 +446,7 @@ proptest! {
             let stepped = step(Some(record), Command::Settle(hold.fence, end), now);
             prop_assert!(applied(&stepped));
             let Some(State::Completed { outcome, retention_ends, .. }) = stepped.record.map(|r| r.state) else {
-                return Err(TestCaseError::fail("it is not completed"));
+                return Err(TestCaseError::fail("the record is not completed"));
             };
             prop_assert_eq!((outcome, retention_ends), (7, now + minute));
         }

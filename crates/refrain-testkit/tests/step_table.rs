@@ -36,10 +36,13 @@ fn every_command_in_every_state_does_what_the_contract_says() {
         }
         let columns: Vec<_> = line.split_whitespace().collect();
         let [name, reply, left, ..] = columns[..] else {
-            panic!("a row has a command, a reply and what is left: {line}");
+            panic!("a row needs a command, a reply and a resulting record: {line}");
         };
         let seen = rows.entry(state).or_default();
-        assert!(!seen.contains(&name), "{name} is there twice for {state}");
+        assert!(
+            !seen.contains(&name),
+            "duplicate row: {name} in state {state}"
+        );
         seen.push(name);
         for command in commands(name) {
             check(state, command, reply, left, line);
@@ -155,7 +158,7 @@ fn commands(name: &str) -> Vec<Command<&'static str>> {
         ],
         "erase" => vec![Command::Erase],
         "age" => vec![Command::Age],
-        other => panic!("no command is called {other}"),
+        other => panic!("unknown command {other}"),
     }
 }
 
@@ -225,7 +228,7 @@ fn found(state: &str) -> Option<Record<&'static str>> {
         "completed-past-remember" => completed(NOW - LEFT, NOW),
         "tombstone" => tombstone(NOW + REMEMBER),
         "past-remember" => tombstone(NOW),
-        other => panic!("no state is called {other}"),
+        other => panic!("unknown state {other}"),
     };
     let credential = match state {
         State::Tombstone { .. } => None,
@@ -261,7 +264,7 @@ fn reply_named(name: &str, found: Option<&Record<&'static str>>) -> Reply<&'stat
         "refused-flight" => return Reply::Erased(Erased::InFlight),
         "refused-doubt" => return Reply::Erased(Erased::Indeterminate),
         "aged" => return Reply::Aged,
-        other => panic!("no reply is called {other}"),
+        other => panic!("unknown reply {other}"),
     };
     Reply::Verdict(verdict)
 }
@@ -283,7 +286,7 @@ fn doubt_of(found: Option<&Record<&'static str>>) -> refrain::record::Doubt {
     let (hold, reason) = match found.map(|record| &record.state) {
         Some(State::InFlight { hold, .. }) => (hold, Reason::Lapsed),
         Some(State::Indeterminate { hold, reason }) => (hold, *reason),
-        other => panic!("nothing is in doubt about {other:?}"),
+        other => panic!("not an indeterminate record: {other:?}"),
     };
     refrain::record::Doubt {
         fence: fence(7),
@@ -356,7 +359,7 @@ fn changed(name: &str, mut record: Record<&'static str>) -> Record<&'static str>
             record.credential = None;
             State::Tombstone { remember_ends }
         }
-        (name, state) => panic!("{name} cannot come of {state:?}"),
+        (name, state) => panic!("{name} cannot result from {state:?}"),
     };
     record
 }

@@ -169,10 +169,10 @@ async fn every_flaw_is_noticed() {
     let mut failed = HashSet::new();
     for flaw in Flaw::ALL {
         let expected = NOTICED.iter().find(|(noticed, _)| noticed == flaw);
-        let (_, case) = expected.unwrap_or_else(|| panic!("no case is named for {flaw:?}"));
+        let (_, case) = expected.unwrap_or_else(|| panic!("no case is listed for {flaw:?}"));
         let report = report(Some(*flaw), &options).await;
         let noticed = report.failures.iter().any(|failure| failure.case == *case);
-        assert!(noticed, "{case} does not notice {flaw:?}: {report}");
+        assert!(noticed, "{case} does not detect {flaw:?}: {report}");
         failed.extend(report.failures.iter().map(|failure| failure.case));
     }
     let passed = report(None, &options).await.passed;
@@ -180,14 +180,14 @@ async fn every_flaw_is_noticed() {
         .iter()
         .filter(|case| !failed.contains(*case))
         .collect();
-    assert_eq!(idle, [&"histories"], "cases that no flaw fails");
+    assert_eq!(idle, [&"histories"], "cases that fail for no flaw");
 }
 
-/// Flaws that show through one handle on a running store.
+/// Flaws that are visible through one handle on a running store.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_histories_notice_flaws_by_themselves() {
     let unseen = [
-        // These show only in a race, after a restart, or in steps that histories do not contain.
+        // These are visible only in a race, after a restart, or in steps that histories do not contain.
         Flaw::LooksThenActs,
         Flaw::BatchIsBlind,
         Flaw::ForgetsOnReopen,
@@ -209,10 +209,10 @@ async fn random_histories_notice_flaws_by_themselves() {
         let report = report(Some(*flaw), &options).await;
         let history = report.failures.iter().find(|f| f.case == "histories");
         let Some(history) = history else {
-            panic!("no history notices {flaw:?}");
+            panic!("no history detects {flaw:?}");
         };
         let steps = history.message.lines().count() - 1;
-        assert!(steps <= 12, "{flaw:?} is not told briefly: {report}");
+        assert!(steps <= 12, "the report of {flaw:?} is too long: {report}");
     }
 }
 

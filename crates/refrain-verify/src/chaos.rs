@@ -86,7 +86,7 @@ impl Chaos {
     pub fn trusting(upstream: &str, seed: u64, trust: &Trust) -> Result<Self, BadRule> {
         let bad = || {
             BadRule::new(format!(
-                "`{upstream}` is no upstream; write http://HOST:PORT or https://HOST:PORT, without a path"
+                "invalid upstream `{upstream}`; write http://HOST:PORT or https://HOST:PORT, without a path"
             ))
         };
         let whole = upstream.strip_suffix('/').unwrap_or(upstream);

@@ -60,8 +60,7 @@ impl Endpoint {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let name = ServerName::try_from(host.to_owned());
-        let name =
-            name.map_err(|_| format!("`{host}` is no name that a certificate could have"))?;
+        let name = name.map_err(|_| format!("invalid host name `{host}` for TLS"))?;
         Ok(Self {
             address: address.into(),
             tls: Some((tls, name)),
@@ -91,7 +90,7 @@ fn told(error: &io::Error) -> String {
     let inner = error.get_ref().and_then(|it| it.downcast_ref());
     let help = match inner {
         Some(rustls::Error::InvalidCertificate(_)) => {
-            "; name the authority's certificate with --cacert, or say --insecure"
+            "; set the CA certificate with --cacert FILE, or pass --insecure"
         }
         _ => "",
     };
@@ -104,7 +103,7 @@ impl Trust {
         let provider = Arc::new(ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
-            .map_err(|error| format!("TLS cannot be set up: {error}"))?;
+            .map_err(|error| format!("cannot set up TLS: {error}"))?;
         let mut config = match self {
             Self::Anybody => builder
                 .dangerous()
@@ -124,7 +123,7 @@ impl Trust {
                 let place = path.display().to_string();
                 let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
                 let certs = read.map_err(|error| {
-                    format!("{place}: cannot be read: {error}; name a PEM file with the authority's certificate")
+                    format!("cannot read {place}: {error}; --cacert must be a PEM file with CA certificates")
                 })?;
                 (certs, place)
             }
@@ -137,7 +136,7 @@ impl Trust {
         let (added, _) = roots.add_parsable_certificates(certs);
         match added {
             0 => Err(format!(
-                "{place}: no certificate authority is known, so the service cannot be checked; install ca-certificates, or name a PEM file with --cacert"
+                "{place}: no CA certificates found, so the service's certificate cannot be verified; install ca-certificates, or set --cacert FILE to a PEM file"
             )),
             _ => Ok(roots),
         }

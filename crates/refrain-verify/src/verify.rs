@@ -67,7 +67,7 @@ impl From<Stop> for Trouble {
     fn from(stop: Stop) -> Self {
         match stop {
             Stop::Skip(why) | Stop::Broken(why) => Self::Unreachable(why),
-            Stop::Found => Self::Unreachable("the service does not answer".into()),
+            Stop::Found => Self::Unreachable("the service does not respond".into()),
         }
     }
 }
@@ -86,7 +86,7 @@ pub async fn run(
     let unknown = |id: &&String| !CASES.iter().any(|case| case.id == **id);
     if let Some(id) = plan.only.iter().find(unknown) {
         let known: Vec<_> = CASES.iter().map(|case| case.id).collect();
-        let message = format!("`{id}` is no case; there are {}", known.join(", "));
+        let message = format!("unknown case `{id}`; the cases are {}", known.join(", "));
         return Err(Trouble::Plan(message));
     }
     let since = Instant::now();
@@ -144,7 +144,7 @@ async fn one(world: &World<'_>, service: &mut Service, case: &Case) -> Result<Ca
     let mut stage = Stage::new(world, service, case.id).await?;
     let ended = match is_blind(world) && case.needs_count {
         true => Err(Stop::Skip(
-            "the answers of two runs look alike, so runs cannot be counted; give an effects URL"
+            "the responses of two executions are alike, so executions cannot be counted; set --effects-url"
                 .into(),
         )),
         false => cases::run(case.id, &mut stage).await,

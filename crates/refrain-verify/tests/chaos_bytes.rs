@@ -1,9 +1,9 @@
-//! A request that no rule hits passes as if there were no proxy: byte for byte, in both directions at once, to its end.
+//! A request that no rule matches must pass as if there were no proxy: byte for byte, in both directions at once.
 //!
 //! A fault proxy with bugs of its own proves nothing: a lost end, a stale connection or a request that
 //! swallows the next one would be blamed on the service under test.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -245,7 +245,7 @@ fn an_answer_before_the_end_of_the_request_arrives_and_the_request_goes_on() {
 }
 
 #[test]
-fn a_refusal_reaches_who_still_sends() {
+fn rejection_reaches_a_client_that_is_still_sending() {
     let stage = Stage::new(&[], |mut stream| {
         let Ok(_) = head(&mut stream) else { return };
         let answer = b"HTTP/1.1 413 Too Large\r\ncontent-length: 3\r\nconnection: close\r\n\r\nno!";
@@ -326,7 +326,7 @@ fn versions_and_ends_are_brought_together() {
 }
 
 #[test]
-fn what_is_no_request_is_refused_and_reaches_nobody() {
+fn malformed_request_is_rejected_and_not_forwarded() {
     let stage = Stage::new(&[], echo_heads);
     let many = format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(101));
     let long = format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(70_000));
@@ -439,7 +439,7 @@ fn a_request_in_chunks_is_sent_twice_whole() {
 }
 
 #[test]
-fn who_hangs_up_in_the_midst_of_a_body_sends_no_whole_request() {
+fn disconnect_during_the_body_forwards_no_complete_request() {
     let (told, tells) = std::sync::mpsc::channel();
     let stage = Stage::new(&[], move |mut stream| {
         let Ok(_) = head(&mut stream) else { return };
@@ -453,7 +453,7 @@ fn who_hangs_up_in_the_midst_of_a_body_sends_no_whole_request() {
 }
 
 #[test]
-fn who_only_stops_sending_gets_its_answer() {
+fn half_closed_client_gets_its_response() {
     let stage = Stage::new(&["GET / delay:50ms"], echo_heads);
     let mut stream = stage.connect();
     stream

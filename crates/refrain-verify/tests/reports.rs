@@ -1,6 +1,6 @@
-//! Reports stay well-formed with any content: the service under test is not trusted.
+//! A service under test must not break the reports with its responses: they stay well-formed with any content.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod sample;
 
@@ -108,7 +108,7 @@ fn check_text(text: &str) {
 }
 
 #[test]
-fn whatever_a_service_says_the_page_and_the_xml_are_well_formed() {
+fn html_and_xml_are_well_formed_for_any_response() {
     check_well_formed(&junit(&all()), &[]);
     let page = html(&all());
     check_well_formed(&page, &["meta", "br"]);
@@ -116,7 +116,7 @@ fn whatever_a_service_says_the_page_and_the_xml_are_well_formed() {
 }
 
 #[test]
-fn an_operation_that_was_left_out_is_told_with_its_reason() {
+fn skipped_operation_is_reported_with_its_reason() {
     let mut report = all();
     let out = OperationReport::left_out("PUT /a", format!("no key {NASTY}"));
     report.operations.push(out);
@@ -173,7 +173,7 @@ fn sarif_names_a_rule_for_each_result() {
 }
 
 #[test]
-fn only_what_fails_now_and_did_not_before_is_worse() {
+fn baseline_reports_only_new_failures() {
     let before = report(&[
         ("a", Verdict::Fail),
         ("b", Verdict::Warn),

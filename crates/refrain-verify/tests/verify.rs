@@ -1,9 +1,9 @@
-//! Each bug gets its own verdict, and correct services get none, in any style of API.
+//! A missed bug or a false alarm makes the tester useless: each bug gets its own verdict, and correct services none.
 //!
 //! The sample service is correct by default; a switch enables one bug. All failures and warnings are compared, so
 //! that a false alarm fails the test like a missed bug.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod sample;
 
@@ -59,7 +59,7 @@ async fn check(hole: Hole, is_counted: bool, failed: &[&str], warned: &[&str]) -
         .map(|case| format!("{} {}: {}", case.verdict, case.id, case.findings.join("; ")))
         .collect();
     let mut found = (of(&report, Verdict::Fail), of(&report, Verdict::Warn));
-    // A client that hangs up and retries at once may race with itself, depending on timing.
+    // A client that disconnects and retries at once may race with itself, depending on timing.
     if matches!(hole, Hole::NoClaim | Hole::ReadThenLock) && !failed.contains(&"client-hangs-up") {
         found.0.retain(|case| *case != "client-hangs-up");
     }
@@ -69,7 +69,7 @@ async fn check(hole: Hole, is_counted: bool, failed: &[&str], warned: &[&str]) -
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn services_that_are_right_pass_whatever_their_style() {
+async fn correct_services_pass_in_every_style() {
     let row = |hole| -> Row { (hole, &[], &[]) };
     let mut rows = vec![(row(Hole::Faceless), true)];
     for hole in [
@@ -85,7 +85,7 @@ async fn services_that_are_right_pass_whatever_their_style() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn only_what_needs_a_process_is_skipped_on_a_service_that_is_right() {
+async fn correct_service_skips_only_cases_that_need_a_process() {
     let sample = Sample::start(Hole::Nothing).await;
     let report = run(&plan(&sample.url, true), |_, _| {}).await.unwrap();
     assert_eq!(
@@ -101,7 +101,7 @@ async fn only_what_needs_a_process_is_skipped_on_a_service_that_is_right() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_answers_cannot_tell_is_skipped_and_not_passed() {
+async fn cases_that_responses_cannot_decide_are_skipped() {
     for hole in [Hole::Faceless, Hole::FacelessAnew] {
         let sample = Sample::start(hole).await;
         let report = run(&plan(&sample.url, false), |_, _| {}).await.unwrap();
@@ -115,7 +115,7 @@ async fn what_answers_cannot_tell_is_skipped_and_not_passed() {
 
 /// A safe style of answering duplicates must not be reported as a bug.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn styles_that_are_safe_are_no_holes() {
+async fn safe_styles_are_not_reported_as_bugs() {
     let mut checks = JoinSet::new();
     for hole in [
         Hole::Refuses,
@@ -160,7 +160,7 @@ async fn a_key_in_the_body_is_tested_like_one_in_a_header() {
 
 /// A body that is refused under any key, or a retention that has ended, proves nothing about keys.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_refused_by_itself_proves_nothing() {
+async fn request_rejected_with_any_key_skips_its_case() {
     let sample = Sample::start(Hole::NoFingerprint).await;
     let mut asked = plan(&sample.url, true);
     asked.operations[0].other_body = Some(br#"{"amount":"bad"}"#.to_vec());
@@ -294,7 +294,7 @@ const WEAK_ROWS: &[Row] = &[
     (Hole::IgnoresKey, &NAIVE, &["other-credential"]),
     (
         Hole::NoClaim,
-        // A run for a client that hung up has no response, so it is not counted.
+        // A run for a client that disconnected has no response, so it is not counted.
         &["concurrent-duplicates", "duplicate-in-flight"],
         &[],
     ),

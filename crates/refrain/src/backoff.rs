@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// No jittered delay is shorter, whatever is set: a loop without a delay would spin.
+/// Minimum of a jittered delay, for all settings: a loop without a delay would spin.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 /// Enough to reach any longest delay from any first one.
 const DOUBLINGS_MAX: u32 = 31;
@@ -94,7 +94,7 @@ impl Delays {
 
 #[cfg(test)]
 mod tests {
-    //! A delay that overflows, or that is zero, turns a server that is away into a busy loop.
+    //! A delay that overflows, or that is zero, turns an outage of a server into a busy loop.
 
     use super::*;
 

@@ -1,7 +1,7 @@
 //! HTTP client with durable calls: each call is journalled with its key before it is sent, and retried under that key
 //! until its outcome is known.
 //!
-//! A key that is generated anew for each attempt, or lost with its process, protects nothing.
+//! A key that is generated again for each attempt, or lost with its process, protects nothing.
 //! This client writes a call to a [`Journal`], a file, before it sends the first byte, and writes the ending before it
 //! returns it. After a crash, [`Client::resume`] continues the open calls under the same keys.
 //!
@@ -74,7 +74,7 @@ pub use transport::{Sent, Transport, TransportError};
 /// Sends requests under keys that survive the process. Clones share the journal. See [the module](self).
 pub struct Client<T> {
     shared: Arc<ClientState<T>>,
-    settings: Arc<Settings>,
+    settings: Arc<ClientSettings>,
 }
 
 impl<T> Clone for Client<T> {
@@ -99,14 +99,14 @@ struct ClientState<T> {
     transport: T,
     journal: Journal,
     /// Calls in flight in this process.
-    flights: flights::Flights,
+    flights: flights::CallFlights,
     /// Remaining retry budget.
     purse: retry::Purse,
 }
 
 /// Settings of a client.
 #[derive(Debug, Clone)]
-struct Settings {
+struct ClientSettings {
     key_header: HeaderName,
     key_syntax: Syntax,
     headers_not_kept: Vec<HeaderName>,
@@ -115,7 +115,7 @@ struct Settings {
     resumed_at_once_max: usize,
 }
 
-impl Default for Settings {
+impl Default for ClientSettings {
     fn default() -> Self {
         Self {
             key_header: HeaderName::from_static(KEY_HEADER),
@@ -140,7 +140,7 @@ impl<T: Transport> Client<T> {
         let shared = ClientState {
             transport,
             journal,
-            flights: flights::Flights::default(),
+            flights: flights::CallFlights::default(),
             purse: retry::Purse::default(),
         };
         Self {
@@ -149,7 +149,7 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    fn with(mut self, change: impl FnOnce(&mut Settings)) -> Self {
+    fn with(mut self, change: impl FnOnce(&mut ClientSettings)) -> Self {
         change(Arc::make_mut(&mut self.settings));
         self
     }
@@ -259,7 +259,7 @@ impl<T: Transport> Client<T> {
     /// If dropped, the call may or may not be forgotten.
     pub async fn forget(&self, key: &Key, reason: &str) -> Result<bool> {
         if self.shared.flights.has(key) {
-            let message = "the call is in flight; wait for its ending before it is forgotten";
+            let message = "the call is in flight; wait until it ends, then forget it";
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         self.shared.drop_call(key, reason).await

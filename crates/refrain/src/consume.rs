@@ -118,7 +118,7 @@ pub trait Broker: Publisher {
     }
 
     /// Error that a pull does not return: the server has not answered since, or some messages are blocked while others
-    /// are delivered. `None` if there is none known.
+    /// are delivered. `None` if no error is known.
     fn trouble(&self) -> Option<Error> {
         None
     }

@@ -63,7 +63,7 @@ impl Key {
         if text.len() > KEY_BYTES_MAX {
             let len = text.len();
             return invalid(format!(
-                "the key has {len} bytes, {KEY_BYTES_MAX} at most are taken"
+                "the key has {len} bytes, more than the maximum of {KEY_BYTES_MAX}"
             ));
         }
         match text.bytes().position(|byte| !byte.is_ascii_graphic()) {
@@ -309,7 +309,12 @@ impl std::str::FromStr for RecordId {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let bad = || Error::new(ErrorKind::Invalid, "a record id is 32 hexadecimal digits");
+        let bad = || {
+            Error::new(
+                ErrorKind::Invalid,
+                "invalid record id; it has 32 hexadecimal digits",
+            )
+        };
         if text.len() != 32 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Err(bad());
         }
@@ -325,7 +330,7 @@ pub(crate) fn header_name(name: &str) -> Result<String> {
         true => Ok(name.to_ascii_lowercase()),
         false => Err(Error::new(
             ErrorKind::Invalid,
-            format!("`{name}` is no name of a header field"),
+            format!("invalid header name `{name}`"),
         )),
     }
 }

@@ -35,8 +35,8 @@ impl FileLock {
     /// Takes the lock, or fails at once and names its holder. `held` is the name of the locked resource in messages.
     pub(crate) fn take(path: &Path, held: &str) -> Result<Self> {
         let trouble = |what: &str, error| {
-            let fix = denial_fix(&error, "or give this process a place of its own");
-            let message = format!("{held}: {} cannot be {what}{fix}", path.display());
+            let fix = denial_fix(&error, "or use another folder for this process");
+            let message = format!("{held}: cannot {what} {}{fix}", path.display());
             Error::new(ErrorKind::Unavailable, message).with_source(error)
         };
         let mut options = OpenOptions::new();
@@ -46,9 +46,7 @@ impl FileLock {
             .create(true)
             .truncate(false)
             .mode(0o600);
-        let mut file = options
-            .open(path)
-            .map_err(|error| trouble("opened", error))?;
+        let mut file = options.open(path).map_err(|error| trouble("open", error))?;
         match file.try_lock() {
             Ok(()) => {
                 // Only for the error message of the next process; nothing depends on it.
@@ -61,11 +59,11 @@ impl FileLock {
                 let _ = file.read_to_string(&mut holder);
                 let message = format!(
                     "{held} is held by another process (pid {holder}); \
-                     stop that one, or give this one a place of its own"
+                     stop that process, or use another folder for this one"
                 );
                 Err(Error::new(ErrorKind::Held, message))
             }
-            Err(TryLockError::Error(error)) => Err(trouble("locked", error)),
+            Err(TryLockError::Error(error)) => Err(trouble("lock", error)),
         }
     }
 }

@@ -72,7 +72,7 @@ impl Outcome {
             .split_last_chunk::<4>()
             .ok_or_else(|| corrupt("it is too short"))?;
         if crc32fast::hash(content) != u32::from_le_bytes(*sum) {
-            return Err(corrupt("its checksum does not fit"));
+            return Err(corrupt("its checksum does not match"));
         }
         if content[0] != VERSION {
             let message = format!(
@@ -84,7 +84,8 @@ impl Outcome {
         if content.get(ID) != Some(&id.0[..]) {
             return Err(corrupt("it belongs to another record"));
         }
-        let body = body_range(&encoded).ok_or_else(|| corrupt("its parts do not fit together"))?;
+        let body = body_range(&encoded)
+            .ok_or_else(|| corrupt("the lengths of its parts are inconsistent"))?;
         Ok(Self { encoded, body })
     }
 

@@ -80,10 +80,10 @@ const METHODS_DEFAULT: [&str; 2] = ["POST", "PATCH"];
 
 /// Guarded operations, indexed by pattern. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Policy(Arc<Inner>);
+pub struct Policy(Arc<PolicyIndex>);
 
 #[derive(Debug)]
-struct Inner {
+struct PolicyIndex {
     /// In the order in which they were given.
     operations: Vec<Arc<Operation>>,
     /// Index of their patterns; leaves are positions in `operations`.
@@ -117,7 +117,7 @@ impl Policy {
         if operations.len() > OPERATIONS_MAX {
             let len = operations.len();
             return Err(invalid(format!(
-                "the policy names {len} operations, {OPERATIONS_MAX} at most are taken"
+                "the policy has {len} operations, more than the maximum of {OPERATIONS_MAX}"
             )));
         }
         for operation in &operations {
@@ -216,9 +216,9 @@ impl Policy {
             false => format!(" ({losses})"),
         };
         let message = format!(
-            "operation `{name}` is at-most-once, and the store may lose claims that it has granted{why}: \
-             a retry of a lost one would run again; make the store keep what it acknowledged, \
-             write guarantee = \"at-least-once\", or accept it with accept_lossy_claims = true"
+            "operation `{name}` is at-most-once, but the store may lose granted claims{why}: \
+             a retry after a lost claim would execute again; make the store durable, \
+             write guarantee = \"at-least-once\", or set accept_lossy_claims = true"
         );
         Err(Error::new(ErrorKind::Unsupported, message))
     }
@@ -254,7 +254,7 @@ impl Policy {
     }
 
     /// Returns the match of a case-sensitive search, if it may differ, and the match of a case-insensitive one.
-    fn find_reading(&self, method: &str, reading: &matcher::Reading<'_>) -> [Option<Match>; 2] {
+    fn find_reading(&self, method: &str, reading: &matcher::PathReading<'_>) -> [Option<Match>; 2] {
         let Some(found) = self.search(method, reading, Paths::CaseInsensitive) else {
             return [None, None];
         };
@@ -268,7 +268,12 @@ impl Policy {
     }
 
     /// Finds the most specific operation. With `CaseSensitive`, all patterns compare case, regardless of their setting.
-    fn search(&self, method: &str, reading: &matcher::Reading<'_>, paths: Paths) -> Option<usize> {
+    fn search(
+        &self,
+        method: &str,
+        reading: &matcher::PathReading<'_>,
+        paths: Paths,
+    ) -> Option<usize> {
         let is_sensitive = |at: usize| self.0.operations[at].paths == Paths::CaseSensitive;
         let pick = |slot: &[usize]| {
             let fits = |at: &usize| {
@@ -284,7 +289,7 @@ impl Policy {
         self.0.tree.find(reading, &pick)
     }
 
-    fn matched(&self, at: usize, reading: &matcher::Reading<'_>) -> Option<Match> {
+    fn matched(&self, at: usize, reading: &matcher::PathReading<'_>) -> Option<Match> {
         let operation = self.0.operations[at].clone();
         if !operation.guarded {
             return None;
@@ -309,7 +314,7 @@ impl Policy {
             slot.push(at);
         }
         let operations = operations.into_iter().map(Arc::new).collect();
-        (Self(Arc::new(Inner { operations, tree })), clashes)
+        (Self(Arc::new(PolicyIndex { operations, tree })), clashes)
     }
 }
 
@@ -338,7 +343,7 @@ fn clash_help(first: &Operation, second: &Operation) -> &'static str {
         .shares_path(&second.pattern, Paths::CaseSensitive);
     match differs_in_case {
         true => {
-            "remove one of the two, or write paths = \"case-sensitive\" if the service tells their paths apart"
+            "remove one of the two, or write paths = \"case-sensitive\" if the service distinguishes upper and lower case"
         }
         false => "remove one of the two operations",
     }

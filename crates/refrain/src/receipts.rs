@@ -54,7 +54,7 @@ impl Receipt {
     pub fn outcome(&self, record: RecordId, bytes_max: usize) -> Result<Outcome> {
         if !(200..=599).contains(&self.status) {
             let message = format!(
-                "the receipt of record {record} has status {}; write the status of the answer, from 200 to 599",
+                "the receipt of record {record} has status {}; write the status of the response, from 200 to 599",
                 self.status
             );
             return Err(Error::new(ErrorKind::Invalid, message));
@@ -77,7 +77,7 @@ impl Receipt {
 
 /// Type-erased [`Receipts`], at the cost of one boxed future per call. Clones share the same receipts.
 #[derive(Clone)]
-pub struct AnyReceipts(Arc<dyn Object>);
+pub struct AnyReceipts(Arc<dyn ReceiptsObject>);
 
 impl AnyReceipts {
     /// Wraps any implementation of [`Receipts`].
@@ -92,20 +92,20 @@ impl fmt::Debug for AnyReceipts {
     }
 }
 
-type Boxed<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
+type ReceiptFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
 /// Object-safe form of [`Receipts`].
-trait Object: fmt::Debug + Send + Sync {
-    fn find(&self, record: RecordId) -> Boxed<'_, Option<Receipt>>;
-    fn seen<'a>(&'a self, records: &'a [RecordId]) -> Boxed<'a, Vec<bool>>;
+trait ReceiptsObject: fmt::Debug + Send + Sync {
+    fn find(&self, record: RecordId) -> ReceiptFuture<'_, Option<Receipt>>;
+    fn seen<'a>(&'a self, records: &'a [RecordId]) -> ReceiptFuture<'a, Vec<bool>>;
 }
 
-impl<R: Receipts> Object for R {
-    fn find(&self, record: RecordId) -> Boxed<'_, Option<Receipt>> {
+impl<R: Receipts> ReceiptsObject for R {
+    fn find(&self, record: RecordId) -> ReceiptFuture<'_, Option<Receipt>> {
         Box::pin(Receipts::find(self, record))
     }
 
-    fn seen<'a>(&'a self, records: &'a [RecordId]) -> Boxed<'a, Vec<bool>> {
+    fn seen<'a>(&'a self, records: &'a [RecordId]) -> ReceiptFuture<'a, Vec<bool>> {
         Box::pin(Receipts::seen(self, records))
     }
 }

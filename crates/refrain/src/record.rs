@@ -86,7 +86,7 @@ impl FromStr for Fence {
             (fence.to_string() == text).then_some(fence)
         };
         read().ok_or_else(|| {
-            let message = format!("`{text}` is no fence; one looks like 1.42.0000002a");
+            let message = format!("invalid fence `{text}`; a fence looks like 1.42.0000002a");
             Error::new(ErrorKind::Invalid, message)
         })
     }

@@ -44,14 +44,14 @@ mod error;
 pub use error::{Cause, StepError};
 
 mod log;
-use log::{Ending, Entry, Kind, Log};
+use log::{EntryEnding, EntryKind, Log, RecordedEntry};
 
 mod opening;
-use opening::Settings;
+use opening::OperationSettings;
 pub use opening::{Opened, Opening, RESULT_BYTES_MAX, STEPS_MAX};
 
 mod run;
-use run::Passed;
+use run::PassedEntry;
 
 mod step;
 use step::check_name;
@@ -72,11 +72,11 @@ use undo::Undo;
 pub struct Steps<'a> {
     engine: Engine,
     log: Log,
-    settings: Settings,
+    settings: OperationSettings,
     /// Name of the operation, for logs.
     name: String,
     /// Entries that earlier runs recorded, from the next place on.
-    known: VecDeque<Entry>,
+    known: VecDeque<RecordedEntry>,
     /// Number of the next place.
     at: usize,
     /// Names of the steps of this run, which must be unique.
@@ -103,9 +103,9 @@ impl<'a> Steps<'a> {
     fn new(
         engine: Engine,
         log: Log,
-        settings: Settings,
+        settings: OperationSettings,
         name: String,
-        known: VecDeque<Entry>,
+        known: VecDeque<RecordedEntry>,
     ) -> Self {
         Self {
             engine,
@@ -195,14 +195,21 @@ impl<'a> Steps<'a> {
             return over();
         }
         if self.is_past_return {
-            return StepError::Invalid("behind the point of no return nothing is given up".into());
+            return StepError::Invalid(
+                "an operation cannot be abandoned after its point of no return".into(),
+            );
         }
         self.state = RunState::Over;
         let reason = brief(&reason.into());
         let cause = Cause { step: None, reason };
-        match self.mark(Kind::Abandon, Ending::Undo(&cause)).await {
-            Ok(Passed::Undo(cause)) => self.walk_back(cause).await,
-            Ok(Passed::Done(_)) => StepError::Changed("the operation was not given up".into()),
+        match self
+            .mark(EntryKind::Abandon, EntryEnding::Undo(&cause))
+            .await
+        {
+            Ok(PassedEntry::Undo(cause)) => self.walk_back(cause).await,
+            Ok(PassedEntry::Done(_)) => {
+                StepError::Changed("the operation was not abandoned".into())
+            }
             Err(error) => error,
         }
     }
@@ -227,9 +234,9 @@ impl<'a> Steps<'a> {
         if json.len() > self.settings.result_bytes_max {
             return Err(unkept(too_long(json.len(), self.settings.result_bytes_max)));
         }
-        match self.mark(Kind::End, Ending::Done(&json)).await? {
-            Passed::Done(result) => value("the operation", &result),
-            Passed::Undo(cause) => Err(self.walk_back(cause).await),
+        match self.mark(EntryKind::End, EntryEnding::Done(&json)).await? {
+            PassedEntry::Done(result) => value("the operation", &result),
+            PassedEntry::Undo(cause) => Err(self.walk_back(cause).await),
         }
     }
 
@@ -246,12 +253,12 @@ impl<'a> Steps<'a> {
             let working = work(key);
             async move { working.await.map(|result| serde_json::to_vec(&result)) }
         };
-        match self.take(Kind::Step, step, work).await {
-            Ok(Passed::Done(result)) => {
+        match self.take(EntryKind::Step, step, work).await {
+            Ok(PassedEntry::Done(result)) => {
                 self.state = RunState::Open;
                 Ok(result)
             }
-            Ok(Passed::Undo(cause)) => Err(self.walk_back(cause).await),
+            Ok(PassedEntry::Undo(cause)) => Err(self.walk_back(cause).await),
             Err(error) => {
                 if let StepError::Failed { .. } = error {
                     self.state = RunState::Failed;
@@ -266,12 +273,12 @@ impl<'a> Steps<'a> {
         check_name(&step.name)?;
         if self.names.len() >= self.settings.steps_max {
             let max = self.settings.steps_max;
-            let message = format!("an operation has {max} steps at most; see with_steps_max");
+            let message = format!("the operation has more than {max} steps; see with_steps_max");
             return Err(StepError::Invalid(message));
         }
         if !self.names.insert(step.name.clone()) {
             let name = &step.name;
-            let message = format!("there are two steps `{name}`; give each a name of its own");
+            let message = format!("two steps are named `{name}`; rename one");
             return Err(StepError::Invalid(message));
         }
         Ok(())
@@ -287,7 +294,7 @@ impl<'a> Steps<'a> {
 
 fn over() -> StepError {
     StepError::Invalid(
-        "a step before did not end: hand its error on, and open the operation again".into(),
+        "an earlier step failed: return its error, and open the operation again".into(),
     )
 }
 
@@ -295,13 +302,13 @@ fn over() -> StepError {
 fn value<T: DeserializeOwned>(name: &str, result: &[u8]) -> Result<T, StepError> {
     serde_json::from_slice(result).map_err(|error| {
         StepError::Changed(format!(
-            "what `{name}` came to cannot be read in the shape that the code wants: {error}"
+            "the recorded result of `{name}` does not have the type that the code expects: {error}"
         ))
     })
 }
 
 fn too_long(len: usize, max: usize) -> String {
     format!(
-        "it takes {len} bytes, and {max} at most are kept; keep what names it, or see with_result_bytes_max"
+        "it has {len} bytes, more than the maximum of {max}; return an identifier instead, or see with_result_bytes_max"
     )
 }

@@ -314,7 +314,7 @@ fn list<V>(
             let reading = match read(id) {
                 // One damaged record must not hide the others. Reading it directly returns its error.
                 Err(error) if error.kind() == ErrorKind::Corrupt => {
-                    tracing::warn!(%error, "a record is left out of a list");
+                    tracing::warn!(%error, "cannot read a record; it is omitted from the list");
                     None
                 }
                 reading => reading?,

@@ -14,7 +14,7 @@ thread_local! {
 /// Runs `answer`, which delivers a batch of replies. Wakers passed to [`wake`] meanwhile are woken after it returns.
 pub(crate) fn together(answer: impl FnOnce()) {
     LATER.set(Some(Vec::new()));
-    let _last = Last;
+    let _last = BatchGuard;
     answer();
 }
 
@@ -35,9 +35,9 @@ pub fn wake(waker: Waker) {
 }
 
 /// Ends the batch when it is dropped, also after a panic: wakes the deferred wakers.
-struct Last;
+struct BatchGuard;
 
-impl Drop for Last {
+impl Drop for BatchGuard {
     fn drop(&mut self) {
         let later = LATER.take();
         later.into_iter().flatten().for_each(Waker::wake);
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn each_is_woken_once_behind_the_last_answer() {
+    fn each_waker_is_woken_once_after_the_last_response() {
         let ((one, ones), (other, others)) = (counted(), counted());
         together(|| {
             for _ in 0..3 {
@@ -83,11 +83,11 @@ mod tests {
         });
         assert_eq!((ones(), others()), (1, 1));
         wake(one);
-        assert_eq!(ones(), 2, "outside, at once");
+        assert_eq!(ones(), 2, "outside of `together`, the wake is immediate");
     }
 
     #[test]
-    fn nobody_sleeps_on_because_an_answer_panicked() {
+    fn panic_in_a_response_does_not_lose_wakes() {
         let (waker, woken) = counted();
         let panicked = catch_unwind(AssertUnwindSafe(|| {
             together(|| {
@@ -98,6 +98,6 @@ mod tests {
         assert!(panicked.is_err());
         assert_eq!(woken(), 1);
         wake(waker);
-        assert_eq!(woken(), 2, "outside again, at once");
+        assert_eq!(woken(), 2, "after the panic, the wake is immediate");
     }
 }

@@ -1,5 +1,5 @@
-//! The audit log is believed because nobody can change it unseen: every kind of tampering is found and named,
-//! a crash at any byte leaves a log that goes on, and a disk that fails shuts it.
+//! An audit log that can be changed unnoticed proves nothing: every kind of tampering is detected and named, a crash
+//! at any byte leaves a log that can be continued, and a failing disk shuts the log.
 
 use std::{
     fs,
@@ -37,7 +37,7 @@ fn small_files() -> Options {
     }
 }
 
-/// A log with its beginning and `count` entries behind it.
+/// A log with its first entry and `count` more entries.
 async fn log_of(folder: &Path, count: u8, options: Options) {
     let log = AuditLog::open_with(folder, options).unwrap();
     fill(&log, count).await;
@@ -55,7 +55,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     names
 }
 
-/// What is found where the lines of the only file are changed so.
+/// Returns the finding after `change` edits the lines of the only file.
 async fn tampered(change: impl FnOnce(&mut Vec<Vec<u8>>), check: Check) -> Vec<(DamageKind, u64)> {
     let folder = tempfile::tempdir().unwrap();
     log_of(folder.path(), 5, Options::default()).await;
@@ -72,7 +72,7 @@ async fn tampered(change: impl FnOnce(&mut Vec<Vec<u8>>), check: Check) -> Vec<(
     found.damage.iter().map(|it| (it.kind, it.line)).collect()
 }
 
-/// A line that somebody makes up who knows how the log is made.
+/// A forged line with a valid chain, by an attacker who knows the log's format.
 fn forged(line: &[u8], from: &str, to: &str) -> Vec<u8> {
     use sha2::{Digest as _, Sha256};
     let text = std::str::from_utf8(line).unwrap();
@@ -132,12 +132,12 @@ async fn every_kind_of_tampering_is_found_and_named() {
     assert_eq!(found, [(Reordered, 1), (Reordered, 2)]);
     let copy = |lines: &mut Vec<Vec<u8>>| lines.insert(4, lines[1].clone());
     assert_eq!(tampered(copy, none).await, [(Inserted, 5)]);
-    // The status alone: a hash may hold the same digits.
+    // Replace the status only: a hash may contain the same digits.
     let (status, other) = ("\"status\":201", "\"status\":200");
     let forge = |lines: &mut Vec<Vec<u8>>| lines[2] = forged(&lines[2], status, other);
     assert_eq!(tampered(forge, none).await, [(Changed, 4)]);
     let put_in = |lines: &mut Vec<Vec<u8>>| lines.insert(3, forged(&lines[3], status, other));
-    // Which of the two belongs there shows in what follows.
+    // The line after it shows which of the two belongs there.
     let found = tampered(put_in, none).await;
     assert_eq!(found, [(Inserted, 5), (Changed, 6)]);
     let noise = |lines: &mut Vec<Vec<u8>>| lines.insert(3, b"{}\n".to_vec());
@@ -153,7 +153,7 @@ async fn a_noted_head_finds_an_end_that_was_cut_off() {
     let noted = checked(folder.path(), Check::default()).head;
     let head = Some(noted);
     log_of(folder.path(), 1, Options::default()).await;
-    // It went on since, and still holds what was noted.
+    // The log was continued since, and still contains the noted entry.
     assert_eq!(
         checked(folder.path(), Check { head, from: None }).damage,
         []
@@ -196,7 +196,7 @@ async fn files_that_were_moved_away_are_not_missed_and_others_are() {
     assert_eq!(found.damage[0].kind, DamageKind::Removed);
 }
 
-/// Killed while it wrote: wherever the last line is cut, what stands before it is the log.
+/// The process is killed while it writes: wherever the last line is cut, all lines before it stay valid.
 #[tokio::test]
 async fn a_torn_last_line_is_cut_at_every_byte_and_noted() {
     let folder = tempfile::tempdir().unwrap();
@@ -236,7 +236,11 @@ async fn damage_that_no_crash_explains_is_refused_at_the_start() {
         let error = AuditLog::open(folder.path()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
         assert!(error.to_string().contains(line), "{error}");
-        assert_eq!(fs::read(file).unwrap(), bytes, "nothing is mended");
+        assert_eq!(
+            fs::read(file).unwrap(),
+            bytes,
+            "the file must stay unchanged"
+        );
     };
     let mut changed = whole.clone();
     changed[700] ^= 1;
@@ -277,7 +281,7 @@ async fn a_lazy_log_is_not_there_before_its_first_entry() {
     assert_eq!(log.entries(), 3);
 }
 
-/// What was not waited for is written when the log is dropped.
+/// Entries that no caller waited for are written when the log is dropped.
 #[tokio::test]
 async fn notes_are_written_before_the_end() {
     let folder = tempfile::tempdir().unwrap();
@@ -319,7 +323,7 @@ async fn a_disk_that_fails_shuts_the_log_and_tells_everybody() {
         for writing in writing {
             assert_eq!(writing.await.unwrap_err().kind(), ErrorKind::Unaudited);
         }
-        // The disk is fine again, and the log stays shut: what it holds by now is not known.
+        // The disk works again, but the log stays shut: after a failed sync its contents are unknown.
         assert_eq!(log.check().unwrap_err().kind(), ErrorKind::Unaudited);
         assert!(log.write(entry(5)).await.is_err());
         assert!(log.trouble().unwrap().contains("cannot be written"));
@@ -329,7 +333,7 @@ async fn a_disk_that_fails_shuts_the_log_and_tells_everybody() {
     }
 }
 
-/// Waits until the log can be written again.
+/// Waits until the log is writable again.
 async fn recovered(log: &AuditLog) {
     let until = async {
         while log.check().is_err() {
@@ -337,10 +341,10 @@ async fn recovered(log: &AuditLog) {
         }
     };
     let waited = tokio::time::timeout(std::time::Duration::from_secs(60), until).await;
-    waited.unwrap_or_else(|_| panic!("never again: {:?}", log.trouble()));
+    waited.unwrap_or_else(|_| panic!("the log did not recover: {:?}", log.trouble()));
 }
 
-/// The disk fills up, or a crowd of connections takes every descriptor, and that passes.
+/// The disk is full, or connections use up all file descriptors; both are temporary.
 #[tokio::test]
 async fn trouble_that_passes_is_waited_for_and_no_end_is_lost() {
     let short = Rule::once(Operation::Write, ".jsonl", Fault::Short);
@@ -356,7 +360,7 @@ async fn trouble_that_passes_is_waited_for_and_no_end_is_lost() {
         let log = AuditLog::open_with(folder.path(), options).unwrap();
         fill(&log, 2).await;
         rules.iter().for_each(|rule| disk.fail(rule.clone()));
-        // Enough for the next file to be begun.
+        // Enough entries to start the next file.
         let mut refused = 0;
         for number in 0..40 {
             refused += u64::from(log.write(entry(number)).await.is_err());
@@ -373,12 +377,12 @@ async fn trouble_that_passes_is_waited_for_and_no_end_is_lost() {
         drop(log);
         let found = checked(folder.path(), Check::default());
         assert_eq!(found.damage, [], "{rules:?}");
-        // It began, 2 entries, 40 ends, the pause, and the last; nothing of the deed that was not done.
+        // The first entry, 2 entries, 40 ends, the gap, and the last one; no entry for the action that was refused.
         assert_eq!(found.entries, 1 + 2 + 40 + 1 + 1, "{rules:?}");
     }
 }
 
-/// The power goes at any change to the disk: what was acknowledged is there, and the log goes on.
+/// A power failure at any change to the disk: acknowledged entries survive, and the log can be continued.
 #[test]
 fn what_was_acknowledged_survives_a_loss_of_power() {
     for ends_at in 0..60u64 {
@@ -420,7 +424,7 @@ fn what_was_acknowledged_survives_a_loss_of_power() {
 }
 
 #[tokio::test]
-async fn what_has_no_end_is_listed() {
+async fn records_without_an_end_are_listed() {
     let folder = tempfile::tempdir().unwrap();
     let log = AuditLog::open(folder.path()).unwrap();
     let fence = |text: &str| text.parse().ok();
@@ -435,7 +439,7 @@ async fn what_has_no_end_is_listed() {
         (Event::Doubted, 3, "1.3.00000001"),
         (Event::Granted, 4, "1.4.00000001"),
         (Event::Granted, 4, "1.5.00000001"),
-        // Overtaken: what stands is the attempt behind it.
+        // The first attempt was overtaken: the later attempt counts.
         (Event::Completed, 4, "1.4.00000001"),
         (Event::Doubted, 5, "1.6.00000001"),
         (Event::Resolving, 5, "1.6.00000001"),
@@ -455,7 +459,7 @@ async fn what_has_no_end_is_listed() {
 }
 
 mod properties {
-    //! Whatever one byte of a log becomes, it is found.
+    //! A change of any single byte of a log is detected.
 
     use proptest::prelude::*;
 

@@ -1,5 +1,6 @@
-//! JSON is written in many ways: members in any order, white space anywhere, `\u0041` for `A`.
-//! All of them are one request. And a number that a float would round, or a name that stands twice, must not be smoothed over.
+//! One JSON document can be written in many ways: members in any order, white space anywhere, `\u0041` for `A`. All
+//! of them must give one fingerprint, or a retry is rejected as another request. A number that a float would round,
+//! or a duplicate member name, must not be normalized away, or two requests count as one.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +27,7 @@ fn a_document_has_one_canonical_form() {
             r#"[{"b":1,"a":[{"d":1,"c":2}]},{"b":1,"a":2}]"#,
             Ok(r#"[{"a":[{"c":2,"d":1}],"b":1},{"a":2,"b":1}]"#),
         ),
-        // By code point: as bytes of the escaped form, or as UTF-16, these would sort otherwise.
+        // Sorted by code point: by escaped bytes or by UTF-16 units, the order would differ.
         (
             r#"{"\ud800\udc00":1,"\uffff":2}"#,
             Ok("{\"\u{ffff}\":2,\"\u{10000}\":1}"),
@@ -114,7 +115,7 @@ fn a_document_has_one_canonical_form() {
     assert_eq!(canonical(b"[ 1 "), None);
 }
 
-/// A document, apart from how it is printed.
+/// A document, independent of its formatting.
 #[derive(Debug, Clone, PartialEq)]
 enum Tree {
     Plain(String),
@@ -141,7 +142,7 @@ fn tree() -> impl Strategy<Value = Tree> {
     })
 }
 
-/// Prints a document with white space, escapes and member order as the noise has it.
+/// Prints a document with the white space, escapes and member order that `noise` chooses.
 struct Printer {
     noise: u64,
     out: String,
@@ -250,7 +251,7 @@ impl Printer {
     }
 }
 
-/// How many leaves there are; an empty array or object is one.
+/// Number of leaves; an empty array or object counts as one.
 fn leaves(tree: &Tree) -> usize {
     let inner: usize = match tree {
         Tree::List(items) => items.iter().map(leaves).sum(),
@@ -260,7 +261,7 @@ fn leaves(tree: &Tree) -> usize {
     inner.max(1)
 }
 
-/// Changes the leaf that `nth` comes down to; answers whether it was in here.
+/// Changes leaf number `nth`; returns whether it is inside `tree`.
 fn change(tree: &mut Tree, nth: &mut usize) -> bool {
     let inner: Vec<&mut Tree> = match tree {
         Tree::List(items) => items.iter_mut().collect(),
@@ -286,10 +287,11 @@ fn change(tree: &mut Tree, nth: &mut usize) -> bool {
     true
 }
 
-/// Several bytes of a string are looked at in one go: what ends it is found at every place, and nothing is taken for it.
+/// The scanner reads several bytes of a string at once: the terminator must be found at every offset, and no other
+/// byte may be mistaken for it.
 #[test]
-fn what_ends_a_string_is_found_wherever_it_stands() {
-    // Next to those that count: one below, one above, and those with the highest bit.
+fn finds_the_end_of_a_string_at_every_offset() {
+    // Neighbours of the significant bytes: one below, one above, and the same with the highest bit set.
     let harmless = [
         "a",
         " ",
@@ -353,7 +355,7 @@ proptest! {
         prop_assert_ne!(&forms[0], &forms[1]);
     }
 
-    /// Another reader of JSON agrees on what is JSON and on what it says.
+    /// Another JSON parser agrees on which texts are valid and on their values.
     #[test]
     fn another_reader_agrees(text in prop_oneof![
         "[\\[\\]{}\",:01.eE+\\-a\\\\u ntrflsd8c\u{e9}\n]{0,12}",

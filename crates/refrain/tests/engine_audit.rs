@@ -1,5 +1,6 @@
-//! What an engine writes into its audit log: each attempt and its end, before anybody sees it, and what people decide.
-//! While the log cannot be written, what is audited does not run, and everything else does.
+//! An audited operation must not run without a log entry: the engine writes each attempt and its end before a caller
+//! sees the result, and every operator decision. While the log is not writable, audited operations are refused and
+//! all others run.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -44,7 +45,7 @@ fn id(engine: &Engine, key: &str) -> RecordId {
 async fn granted(engine: &Engine, intent: &Intent) -> refrain::engine::Guard {
     match engine.claim(intent).await.unwrap() {
         Verdict::Granted(guard) => guard,
-        other => panic!("it is not free: {other:?}"),
+        other => panic!("not granted: {other:?}"),
     }
 }
 
@@ -62,12 +63,12 @@ async fn every_way_to_end_is_written_down() {
     let mut running = granted(&engine, &intent("c")).await.start();
     let _ = running.doubt(Reason::Timeout).await.unwrap();
     let _ = running.complete(Outcome::new(200, "late")).await.unwrap();
-    // A duplicate is no attempt.
+    // A duplicate does not count as an attempt.
     assert!(matches!(
         engine.claim(&intent("a")).await.unwrap(),
         Verdict::Replay(_)
     ));
-    // What is not to be audited is not.
+    // Operations without `audit` are not logged.
     let mut other = intent("d");
     other.audit = None;
     let _ = engine
@@ -102,9 +103,9 @@ async fn every_way_to_end_is_written_down() {
     }
 }
 
-/// What is dropped ends in the background, and is written down there.
+/// A dropped run is settled, and logged, in the background.
 #[tokio::test]
-async fn what_is_dropped_is_written_down() {
+async fn dropped_guards_are_audited() {
     let folder = tempfile::tempdir().unwrap();
     let engine = engine(folder.path());
     drop(granted(&engine, &intent("a")).await);
@@ -118,7 +119,7 @@ async fn what_is_dropped_is_written_down() {
 }
 
 #[tokio::test]
-async fn what_people_decide_is_written_down_with_who_and_why() {
+async fn operator_decisions_are_audited_with_actor_and_reason() {
     let folder = tempfile::tempdir().unwrap();
     let engine = engine(folder.path());
     let mut running = granted(&engine, &intent("a")).await.start();
@@ -187,7 +188,7 @@ impl Probe for Found {
 }
 
 #[tokio::test]
-async fn what_a_probe_finds_is_written_down() {
+async fn probe_results_are_audited() {
     let folder = tempfile::tempdir().unwrap();
     let engine = engine(folder.path());
     let mut intent = intent("a");
@@ -196,7 +197,7 @@ async fn what_a_probe_finds_is_written_down() {
     intent.terms.timeout = Duration::from_secs(5);
     let mut running = granted(&engine, &intent).await.start();
     let _ = running.doubt(Reason::Timeout).await.unwrap();
-    // The background may be faster than this one.
+    // The background task may be faster than this one.
     let answered = async {
         loop {
             if let Verdict::Replay(outcome) = engine.claim(&intent).await.unwrap() {
@@ -217,7 +218,8 @@ async fn what_a_probe_finds_is_written_down() {
     );
 }
 
-/// The log's disk is full: nothing audited begins, what ran is kept and not shown, everything else goes on.
+/// The log's disk is full: no audited operation starts, an operation that was running is stored but its outcome not
+/// shown, and all other operations run.
 #[tokio::test]
 async fn without_its_log_nothing_audited_runs() {
     let folder = tempfile::tempdir().unwrap();
@@ -256,7 +258,7 @@ async fn without_its_log_nothing_audited_runs() {
         .await
         .unwrap();
     assert!(matches!(ran, Verdict::Granted(_)));
-    // What ran is not lost.
+    // The outcome of the operation that was running is not lost.
     let mut asked = intent("a");
     asked.audit = None;
     assert!(matches!(
@@ -266,7 +268,7 @@ async fn without_its_log_nothing_audited_runs() {
     assert_eq!(engine.tally().get(refrain::engine::Count::Unaudited), 2);
 }
 
-/// Many at once, on a store that makes them durable as well: each has its beginning and its end.
+/// Many at once, on a durable store: each has an entry for its start and one for its end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn under_load_every_attempt_has_its_end() {
     let folder = tempfile::tempdir().unwrap();
@@ -290,7 +292,7 @@ async fn under_load_every_attempt_has_its_end() {
     let found = verify(&audit, &Check::default(), &mut |_| ()).unwrap();
     assert_eq!(found.damage, []);
     assert_eq!((found.entries, found.loose.open.len()), (201, 0));
-    // The store does not mind the folder of the log in its own.
+    // The store ignores the folder of the log inside its own folder.
     let again =
         Engine::new(Embedded::open(&folder.path().join("store"), Default::default()).unwrap());
     assert!(matches!(
@@ -299,9 +301,9 @@ async fn under_load_every_attempt_has_its_end() {
     ));
 }
 
-/// Overtaken while it ran: its end is written, and that it does not count.
+/// A run that was overtaken: the log has its end, and that it was fenced.
 #[tokio::test]
-async fn what_does_not_count_is_said_so() {
+async fn superseded_end_is_audited_as_not_counting() {
     let folder = tempfile::tempdir().unwrap();
     let engine = engine(folder.path());
     let mut running = granted(&engine, &intent("a")).await.start();

@@ -1,5 +1,5 @@
-//! A run ends in doubt and nobody retries: the engine asks the probe by itself.
-//! Not before the old attempt can no longer act, not two at once, not for ever, and not beyond its own life.
+//! A run ends with an unknown outcome and no client retries: the engine calls the probe by itself. It must not do so
+//! before the old attempt can no longer act, nor twice at once, nor for ever, nor after the engine is dropped.
 
 use std::{
     pin::Pin,
@@ -24,11 +24,11 @@ use scripted::{Fault, Op, Scripted, complete, states, until};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A probe that answers what the test says, and notes when it is asked.
+/// A probe that returns the configured finding, and records the times of its calls.
 #[derive(Debug, Clone)]
 struct Script {
     finding: Arc<Mutex<Finding>>,
-    /// How long it thinks.
+    /// How long a call takes.
     takes: Duration,
     asked: Arc<Mutex<Vec<Instant>>>,
     now: Arc<AtomicUsize>,
@@ -104,9 +104,9 @@ async fn a_probe_settles_without_a_retry_and_not_too_early() {
         let (intent, begun) = (probe.intent(), tokio::time::Instant::now());
         let running = run(&engine, &intent).await;
         sleep(SECOND * 20).await;
-        // Dropped in the middle, which leaves doubt.
+        // Dropped while it runs, which leaves an unknown outcome.
         drop(running);
-        // Its lease was renewed until just now: from then on it may have acted.
+        // Its lease was renewed until just now, so the attempt may have acted until then.
         let settled = begun + SECOND * 15 + intent.terms.settle_after;
         tokio::time::sleep_until(settled).await;
         assert_eq!(probe.asked(), []);
@@ -152,7 +152,7 @@ async fn a_probe_that_learns_nothing_is_asked_less_and_less_and_then_not_any_mor
         assert!(lasted <= care + intent.terms.lease, "{lasted:?}");
         assert!(lasted >= care / 2, "{lasted:?}");
         assert_eq!(engine.tally().cared_for_now(), 0);
-        // A retry still asks.
+        // A retry still calls the probe.
         *probe.finding.lock().unwrap() = happened();
         let verdict = engine.claim(&intent).await.unwrap();
         assert!(matches!(verdict, Verdict::Replay(_)), "{verdict:?}");
@@ -184,7 +184,7 @@ async fn retries_and_the_background_never_ask_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_anybody_else_settles_is_not_asked_about() {
+async fn record_settled_elsewhere_is_not_probed() {
     let engine = Engine::new(Scripted::on_runtime_clock());
     let probe = Script::new(Finding::NeverHappened);
     let mut running = run(&engine, &probe.intent()).await;
@@ -193,7 +193,7 @@ async fn what_anybody_else_settles_is_not_asked_about() {
     complete(running, "late truth").await;
     sleep(SECOND * 1_000).await;
     assert_eq!((probe.asked(), engine.tally().cared_for_now()), (vec![], 0));
-    // What ends well is not cared for at all.
+    // A run with a known outcome is not probed at all.
     let mut intent = probe.intent();
     intent.key = Key::new("well").unwrap();
     complete(run(&engine, &intent).await, "").await;
@@ -202,9 +202,9 @@ async fn what_anybody_else_settles_is_not_asked_about() {
     assert_eq!(engine.tally().cared_for_now(), 0);
 }
 
-/// Under at-least-once a lapse leaves no doubt: the next retry takes over.
+/// Under at-least-once a lapsed lease leaves no unknown outcome: the next retry takes over.
 #[tokio::test(start_paused = true)]
-async fn what_may_be_taken_over_is_not_asked_about() {
+async fn record_open_for_takeover_is_not_probed() {
     let engine = Engine::new(Scripted::on_runtime_clock());
     let probe = Script::new(Finding::NeverHappened);
     let mut intent = probe.intent();
@@ -215,7 +215,8 @@ async fn what_may_be_taken_over_is_not_asked_about() {
     complete(run(&engine, &intent).await, "taken over").await;
 }
 
-/// Neither a doubt that could not be stored, nor a look that failed, nor a finding that could not be stored ends it.
+/// The engine keeps trying if the doubt could not be stored, if the record could not be read, or if the finding could
+/// not be stored.
 #[tokio::test(start_paused = true)]
 async fn a_store_that_fails_for_a_while_ends_no_care() {
     let store = Scripted::on_runtime_clock();
@@ -254,10 +255,14 @@ async fn care_ends_with_its_engine() {
     drop(engine);
     sleep(SECOND * 1_000).await;
     assert_eq!(probe.asked(), []);
-    assert_eq!(Arc::strong_count(&probe.asked), 1, "nothing holds on to it");
+    assert_eq!(
+        Arc::strong_count(&probe.asked),
+        1,
+        "the probe is still referenced"
+    );
 }
 
-/// The folder is free as soon as the engine has gone, though a probe hangs.
+/// The folder is unlocked as soon as the engine is dropped, although a probe hangs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_probe_that_hangs_keeps_no_store_open() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,6 +1,7 @@
-//! Who holds a claim can vanish at any point: before it starts, while it runs, in a panic, or while the store has not even answered.
-//! Before the start nothing has run, so the key must be free at once; left to its lease it would end as "indeterminate"
-//! and swallow a first request. Behind the start it may have taken effect, so it must never be released.
+//! The holder of a claim can vanish at any point: before it starts, while it runs, in a panic, or before the store
+//! has responded. Before the start nothing has run, so the key must be free at once; left to its lease, the record
+//! would end as indeterminate and a first request would be lost. After the start the operation may have taken effect,
+//! so the claim must never be released.
 
 use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
@@ -31,7 +32,7 @@ async fn granted(engine: &Engine, intent: &Intent) -> Guard {
     }
 }
 
-/// The state of the one record there is, and why where it is indeterminate.
+/// The state of the only record, and the reason if it is indeterminate.
 async fn state(store: &Scripted) -> Option<(StateName, Option<Reason>)> {
     let page = store.records.list(&Query::default()).await.unwrap();
     page.readings.first().map(|reading| {
@@ -81,7 +82,7 @@ async fn a_takeover_that_is_dropped_keeps_count_of_the_attempts_before() {
     assert_eq!(
         state(&store).await,
         Some((StateName::InFlight, None)),
-        "what may have run is forgotten"
+        "a run that may have taken effect is forgotten"
     );
 }
 
@@ -89,7 +90,7 @@ async fn a_takeover_that_is_dropped_keeps_count_of_the_attempts_before() {
 async fn a_claim_that_is_given_up_is_taken_over_before_its_lease_would_have_lapsed() {
     let pause = Duration::from_secs(5);
     let lapsed = Some((StateName::Indeterminate, Some(Reason::Failed)));
-    // Guarantee, attempts, what is left behind, and which attempt is granted when the pause is over.
+    // Guarantee, attempts, the state that is left, and the attempt that is granted after the pause.
     let cases = [
         (
             Guarantee::AtLeastOnce,
@@ -168,7 +169,7 @@ fn drops_on_a_thread_without_a_runtime_are_settled_on_the_engines() {
     assert_eq!(runtime.block_on(settled(&store)), expected);
 }
 
-/// Engines live in statics, and runtimes come and go: each `#[tokio::test]` has its own.
+/// Engines live in statics, and runtimes come and go: each `#[tokio::test]` has its own runtime.
 #[test]
 fn an_engine_outlives_the_runtime_of_its_first_claim() {
     let store = Scripted::new();
@@ -177,7 +178,7 @@ fn an_engine_outlives_the_runtime_of_its_first_claim() {
     let first = runtime();
     let guard = first.block_on(granted(&engine, &intent()));
     drop(first);
-    // Nowhere to settle it: this one is left to its lease.
+    // No runtime to settle it on: this claim is left to its lease.
     drop(guard);
     runtime().block_on(async {
         let mut other = intent();
@@ -188,13 +189,13 @@ fn an_engine_outlives_the_runtime_of_its_first_claim() {
         let verdict = engine.claim(&other).await.unwrap();
         assert!(
             matches!(verdict, Verdict::InFlight { .. }),
-            "renewed on the new runtime, too: {verdict:?}"
+            "not renewed on the new runtime: {verdict:?}"
         );
         complete(running, "").await;
     });
 }
 
-/// The client hangs up while the store is still thinking about its claim, and the store grants it to nobody.
+/// The client disconnects while the store still processes its claim, so that the grant has no receiver.
 #[tokio::test(start_paused = true)]
 async fn a_claim_cancelled_on_its_way_does_not_block_the_key() {
     for fault in [
@@ -212,7 +213,7 @@ async fn a_claim_cancelled_on_its_way_does_not_block_the_key() {
     }
 }
 
-/// The same while a real disk is written.
+/// The same during a write to a real disk.
 #[tokio::test]
 async fn a_claim_cancelled_during_a_sync_does_not_block_the_key() {
     let folder = tempfile::tempdir().unwrap();
@@ -222,7 +223,7 @@ async fn a_claim_cancelled_during_a_sync_does_not_block_the_key() {
         intent.key = Key::new(format!("k-{number}")).unwrap();
         let mut claiming = Box::pin(engine.claim(&intent));
         let polled = poll_fn(|context| Poll::Ready(claiming.as_mut().poll(context))).await;
-        assert!(polled.is_pending(), "it is on its way");
+        assert!(polled.is_pending(), "the claim must still be pending");
         drop(claiming);
         let freed = async {
             loop {
@@ -237,8 +238,8 @@ async fn a_claim_cancelled_during_a_sync_does_not_block_the_key() {
     }
 }
 
-/// A lost claim lapses while the store is away, for `away`; a caller is then told that the outcome is unknown,
-/// and gets the reply only after the background has released the lost claim.
+/// A lost claim lapses while the store is unavailable for `away`. A caller then gets an unknown outcome, but that
+/// response arrives only after the background task has released the lost claim.
 async fn reply_older_than_the_release(away: Duration) -> (Scripted, Engine, Claiming) {
     let store = Scripted::on_runtime_clock();
     let engine = Engine::new(store.clone());
@@ -264,7 +265,7 @@ type Claiming = tokio::task::JoinHandle<Verdict<Guard>>;
 
 #[tokio::test(start_paused = true)]
 async fn a_lost_claim_released_meanwhile_is_no_unknown_outcome() {
-    // After the longer one nobody remembers the lost claim any more.
+    // After the longer time the engine has forgotten the lost claim.
     for away in [Duration::from_mins(1), Duration::from_mins(30)] {
         let (_store, _engine, claiming) = reply_older_than_the_release(away).await;
         let verdict = claiming.await.unwrap();
@@ -291,7 +292,7 @@ async fn a_claim_that_was_never_asked_leaves_nothing_behind() {
     assert_eq!(store.calls(Op::Claim), 0);
 }
 
-/// A cancelled claim whose answer gets lost on top of that.
+/// A claim is cancelled, and its response gets lost as well.
 #[tokio::test(start_paused = true)]
 async fn a_claim_cancelled_and_lost_is_found_and_released() {
     let store = Scripted::on_runtime_clock();
@@ -316,13 +317,14 @@ async fn a_claim_whose_answer_got_lost_is_asked_again_and_granted_once() {
     assert_eq!(engine.tally().get(Count::PossibleDuplicate), 0);
 }
 
-/// Both answers lost: the caller is told that nothing ran, so the claim must not stand in the way of its retry.
+/// Both responses are lost: the caller gets an error that says that nothing ran, so the claim must not block its
+/// retry.
 #[tokio::test(start_paused = true)]
 async fn a_claim_that_stands_unknown_to_its_caller_is_released() {
     let store = Scripted::on_runtime_clock();
     let engine = Engine::new(store.clone());
     store.set(Op::Claim, 2, Fault::LosesAnswer(Duration::ZERO));
-    // The store is down for a while, behind the lease even.
+    // The store is down for longer than the lease.
     store.set(Op::Read, 9, Fault::Fails(ErrorKind::Unavailable));
     let error = engine.claim(&intent()).await.unwrap_err();
     assert!(error.is_retryable());
@@ -332,7 +334,7 @@ async fn a_claim_that_stands_unknown_to_its_caller_is_released() {
     drop(granted(&engine, &intent()).await);
 }
 
-/// However long the store stays away.
+/// The claim is released however long the store is unavailable.
 #[tokio::test(start_paused = true)]
 async fn lost_claim_is_released_after_hours_without_a_store() {
     let store = Scripted::on_runtime_clock();
@@ -346,7 +348,7 @@ async fn lost_claim_is_released_after_hours_without_a_store() {
     assert_eq!(state(&store).await, None);
 }
 
-/// A retry that comes before the background has looked is not told that somebody holds the key.
+/// A retry that comes before the background task has read the record is not refused as a duplicate.
 #[tokio::test(start_paused = true)]
 async fn retry_after_a_lost_claim_runs_at_once() {
     for lapses in [false, true] {
@@ -364,7 +366,8 @@ async fn retry_after_a_lost_claim_runs_at_once() {
     }
 }
 
-/// Whether the record belongs to a lost claim cannot be learnt now: that is no reason to call it somebody else's.
+/// The engine cannot find out now whether the record belongs to the lost claim, so it must not treat it as another
+/// caller's.
 #[tokio::test(start_paused = true)]
 async fn retry_is_not_refused_as_a_duplicate_while_the_lost_claim_cannot_be_read() {
     let store = Scripted::on_runtime_clock();
@@ -376,7 +379,7 @@ async fn retry_is_not_refused_as_a_duplicate_while_the_lost_claim_cannot_be_read
     assert_eq!(error.kind(), ErrorKind::Unavailable);
 }
 
-/// The claim was held up on its way, and arrives when the store has already said that there is none.
+/// The claim was delayed on the network, and arrives after the store has reported that there is no record.
 #[tokio::test(start_paused = true)]
 async fn claim_that_arrives_late_is_released() {
     for late in [Duration::from_secs(1), Duration::from_mins(10)] {
@@ -401,7 +404,7 @@ async fn looking_for_lost_claims_ends_and_touches_nobody_elses() {
     engine.claim(&intent()).await.unwrap_err();
     assert_eq!(engine.tally().lost_now(), 1);
     tokio::time::sleep(Duration::from_secs(10)).await;
-    assert_eq!(engine.tally().lost_now(), 0, "the store has answered");
+    assert_eq!(engine.tally().lost_now(), 0, "the store has responded");
     tokio::time::sleep(Duration::from_mins(30)).await;
     assert_eq!(state(&store).await.unwrap().0, StateName::InFlight);
     let looked = store.calls(Op::Read);
@@ -417,7 +420,7 @@ async fn claim_that_was_refused_before_it_was_sent_is_not_looked_for() {
     store.set(Op::Claim, 2, Fault::Refuses);
     engine.claim(&intent()).await.unwrap_err();
     assert_eq!(engine.tally().lost_now(), 0);
-    // One of the two may have arrived.
+    // One of the two claims may have arrived.
     store.set(Op::Claim, 1, Fault::Fails(ErrorKind::Unavailable));
     drop(granted(&engine, &intent()).await);
     assert_eq!(engine.tally().lost_now(), 0, "granted, so not lost");
@@ -425,7 +428,7 @@ async fn claim_that_was_refused_before_it_was_sent_is_not_looked_for() {
     assert_eq!(store.calls(Op::Read), 0);
 }
 
-/// None of the lost ones is forgotten, so there is a limit to how many there may be.
+/// No lost claim is ever forgotten, so their number needs a limit.
 #[tokio::test(start_paused = true)]
 async fn nothing_more_is_sent_while_too_many_claims_are_lost() {
     let store = Scripted::on_runtime_clock();
@@ -488,7 +491,7 @@ async fn a_completion_that_is_cut_off_ends_stored_or_in_doubt_but_not_released()
 }
 
 #[tokio::test]
-async fn a_doubt_that_is_cut_off_leaves_nobody_waiting() {
+async fn cancelled_doubt_leaves_no_waiter() {
     let store = Scripted::new();
     let engine = Engine::new(store.clone());
     let mut running = granted(&engine, &intent()).await.start();
@@ -546,7 +549,7 @@ async fn the_longest_wait_that_can_be_written_is_no_panic() {
     drop(granted(&engine, &intent).await);
 }
 
-/// A resource remembers the highest fence it saw and refuses lower ones: later grants must be higher.
+/// A resource records the highest fence that it saw and rejects lower ones, so later grants must have higher fences.
 #[test]
 fn fences_of_one_record_grow_under_contention() {
     let runtime = tokio::runtime::Builder::new_multi_thread()

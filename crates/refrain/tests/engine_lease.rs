@@ -1,5 +1,6 @@
-//! A claim stands as long as its holder lives: leases are renewed while it runs, whatever else the engine or the store is busy with.
-//! A lease that lapses all the same is taken over (at-least-once) or becomes doubt (at-most-once), and a holder that was overtaken changes nothing.
+//! A lease that lapses while its holder lives executes an operation twice: leases are renewed as long as the holder
+//! runs, also while the engine or the store is busy. A lease that lapses anyway is taken over (at-least-once) or
+//! leaves an unknown outcome (at-most-once), and a holder that was overtaken changes nothing.
 
 use std::time::Duration;
 
@@ -48,7 +49,7 @@ async fn check_in_flight(engine: &Engine, intent: &Intent) {
     assert!(matches!(verdict, Verdict::InFlight { .. }), "{verdict:?}");
 }
 
-/// The one test here in real time, on the machine's own clock.
+/// The only test of this file in real time, with the machine's clock.
 #[tokio::test]
 async fn a_run_of_three_leases_never_lapses() {
     let store = Memory::new();
@@ -64,7 +65,7 @@ async fn a_run_of_three_leases_never_lapses() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_has_ended_is_not_renewed() {
+async fn ended_claim_is_not_renewed() {
     let store = Scripted::on_runtime_clock();
     let engine = Engine::new(store.clone());
     complete(run(&engine, &once()).await, "").await;
@@ -90,14 +91,14 @@ async fn renewals_that_fail_are_tried_again() {
         }
     }
     assert!(store.calls(Op::Renew) >= 6);
-    // A store that is away for longer than the lease: the holder lives, and says so as soon as it can.
+    // The store is unavailable for longer than the lease: the holder lives, and renews as soon as it can.
     store.set(Op::Renew, 6, Fault::Fails(ErrorKind::Unavailable));
     tokio::time::sleep(LEASE * 2).await;
     check_in_flight(&engine, &once()).await;
     complete(running, "").await;
 }
 
-/// One record's renewal hangs; the others' must not wait for it.
+/// The renewal of one record hangs; the renewals of other records must not wait for it.
 #[tokio::test(start_paused = true)]
 async fn one_renewal_that_hangs_holds_up_no_other() {
     let store = Scripted::on_runtime_clock();
@@ -115,7 +116,7 @@ async fn one_renewal_that_hangs_holds_up_no_other() {
     }
 }
 
-/// Compaction can take long; leases must not lapse meanwhile.
+/// A sweep can take long; leases must not lapse meanwhile.
 #[tokio::test(start_paused = true)]
 async fn a_long_sweep_holds_up_no_renewal() {
     let store = Scripted::on_runtime_clock();
@@ -148,7 +149,7 @@ async fn every_lease_is_renewed_in_time_and_not_more_often() {
     assert!((300 * 7..=300 * 9).contains(&renewed), "{renewed}");
 }
 
-/// Short operations come and go by the thousand around long ones, which must not be overlooked.
+/// Thousands of short operations run beside long ones; the long ones must still be renewed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn many_short_flights_hide_no_long_one() {
     let store = Memory::new();
@@ -197,14 +198,18 @@ async fn the_keeper_has_the_store_swept() {
     complete(running, "").await;
     store.set(Op::Sweep, 1, Fault::Fails(ErrorKind::Unavailable));
     tokio::time::sleep(Duration::from_secs(65)).await;
-    assert_eq!(store.calls(Op::Sweep), 2, "also behind one that failed");
+    assert_eq!(
+        store.calls(Op::Sweep),
+        2,
+        "sweeps continue after one that failed"
+    );
     assert_eq!(states(&store).await, []);
     drop(engine);
     tokio::time::sleep(Duration::from_secs(65)).await;
-    assert_eq!(store.calls(Op::Sweep), 2, "the keeper goes with its engine");
+    assert_eq!(store.calls(Op::Sweep), 2, "sweeps stop with the engine");
 }
 
-/// Cut off from the store for longer than its lease, then back.
+/// A holder is cut off from the store for longer than its lease, then reconnects.
 #[tokio::test(start_paused = true)]
 async fn a_paused_holders_completion_still_lands_if_nobody_took_over() {
     for guarantee in [Guarantee::AtMostOnce, Guarantee::AtLeastOnce] {
@@ -253,7 +258,7 @@ async fn takeovers_end_at_the_limit() {
     assert!(matches!(verdict, Verdict::Indeterminate(_)), "{verdict:?}");
 }
 
-/// The holder is cut off, another process takes over, and the holder comes back.
+/// The holder is cut off, another process takes over, and the holder reconnects.
 async fn overtaken(store: &Scripted, holder: &Engine, winner: &Engine) -> (Running, Running) {
     store.set(Op::Renew, 4, Fault::Fails(ErrorKind::Unavailable));
     let first = run(holder, &at_least_once()).await;
@@ -271,7 +276,7 @@ async fn a_refused_renewal_is_a_lost_lease_and_is_not_tried_again() {
     tokio::time::sleep(LEASE * 3).await;
     assert_eq!(holder.tally().get(Count::LeaseLost), 1);
     assert_eq!(winner.tally().get(Count::LeaseLost), 0);
-    // Who asks where the overtaken one still runs is told what the winner made of it.
+    // A duplicate at the overtaken holder's engine gets the winner's outcome.
     complete(second, "winner").await;
     let mut patient = at_least_once();
     patient.terms.wait = Duration::from_secs(10);
@@ -282,9 +287,9 @@ async fn a_refused_renewal_is_a_lost_lease_and_is_not_tried_again() {
     assert_eq!(holder.tally().get(Count::Overtaken), 1);
 }
 
-/// They wait for the one that runs here; it was overtaken, and hangs. The winner's outcome must reach them.
+/// Duplicates wait for the holder in this process, which was overtaken and hangs. They must get the winner's outcome.
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_an_overtaken_holder_gets_the_winners_outcome() {
+async fn waiter_of_a_superseded_holder_gets_the_winners_outcome() {
     let store = Scripted::on_runtime_clock();
     let (holder, winner) = (Engine::new(store.clone()), Engine::new(store.clone()));
     let (_first, second) = overtaken(&store, &holder, &winner).await;
@@ -320,7 +325,8 @@ async fn run_in_one_line_answers_what_the_winner_made_of_it() {
     assert_eq!(&outcome.body()[..], b"winner");
 }
 
-/// The winner came to nothing and freed the key. The loser's effect stands: it is stored, and not run again.
+/// The winner released the key. The loser's effect happened: its outcome is stored, and the operation is not executed
+/// again.
 #[tokio::test(start_paused = true)]
 async fn run_in_one_line_stores_its_outcome_where_the_winner_left_none() {
     let store = Scripted::on_runtime_clock();
@@ -341,7 +347,7 @@ async fn run_in_one_line_stores_its_outcome_where_the_winner_left_none() {
     assert_eq!(&outcome.body()[..], b"stands");
 }
 
-/// A renewal on its way when the end is stored is refused, and means nothing.
+/// A renewal that arrives after the outcome is stored is refused; that does not count as a lost lease.
 #[tokio::test(start_paused = true)]
 async fn a_renewal_that_crosses_the_end_is_no_lost_lease() {
     let store = Scripted::on_runtime_clock();
@@ -355,7 +361,7 @@ async fn a_renewal_that_crosses_the_end_is_no_lost_lease() {
     assert_eq!(engine.tally().get(Count::LeaseLost), 0);
 }
 
-/// What a lease of another engine's claimant looks like to the store alone.
+/// The store alone recognizes a repeated claim of the same claimant.
 #[tokio::test]
 async fn the_same_claimant_is_granted_the_same_again() {
     let store = Memory::new();

@@ -1,4 +1,5 @@
-//! A person decides what became of a record, while the operation itself may still come round.
+//! An operator resolves an unknown outcome while the operation itself may still complete: the operation's own outcome
+//! must not be overwritten.
 
 use std::{
     sync::{Arc, Mutex},
@@ -30,7 +31,7 @@ fn id(engine: &Engine) -> RecordId {
 async fn start(engine: &Engine) -> Running {
     match engine.claim(&intent()).await.unwrap() {
         Verdict::Granted(guard) => guard.start(),
-        other => panic!("it is not free: {other:?}"),
+        other => panic!("not granted: {other:?}"),
     }
 }
 
@@ -54,12 +55,12 @@ fn completed(body: &str) -> Resolution {
 async fn replayed(engine: &Engine) -> Vec<u8> {
     match engine.claim(&intent()).await.unwrap() {
         Verdict::Replay(outcome) => outcome.body().to_vec(),
-        other => panic!("it is not replayed: {other:?}"),
+        other => panic!("not replayed: {other:?}"),
     }
 }
 
 #[tokio::test]
-async fn a_persons_word_ends_doubt_and_late_truth_does_not_change_it() {
+async fn operator_resolution_is_final_against_late_outcomes() {
     let engine = Engine::new(Memory::new());
     let running = doubted(&engine).await;
     let resolved = engine.resolve(id(&engine), completed("by hand"), "seen in the ledger");
@@ -69,9 +70,9 @@ async fn a_persons_word_ends_doubt_and_late_truth_does_not_change_it() {
     assert_eq!(replayed(&engine).await, b"by hand");
 }
 
-/// Between looking and writing, the operation itself comes round: its truth stands, and the person is told.
+/// Between the operator's read and write the operation completes: its outcome stays, and the operator gets an error.
 #[tokio::test]
-async fn late_truth_that_is_faster_is_not_passed_off_as_a_persons_word() {
+async fn late_outcome_before_the_operator_is_not_reported_as_operator_resolution() {
     let store = Scripted::new();
     let engine = Engine::new(store.clone());
     let running = doubted(&engine).await;
@@ -89,7 +90,7 @@ async fn late_truth_that_is_faster_is_not_passed_off_as_a_persons_word() {
 }
 
 #[tokio::test]
-async fn what_never_happened_is_free_once_it_cannot_happen() {
+async fn never_happened_releases_the_key_after_settle_after() {
     let clock = ManualClock::new();
     let engine = Engine::new(Memory::with_options(1 << 20, clock.shared()));
     let _running = doubted(&engine).await;
@@ -133,7 +134,7 @@ async fn only_what_has_ended_is_erased() {
     assert_eq!(engine.tally().get(Count::Erased), 1);
 }
 
-/// What the store was asked, and whether it could do it.
+/// The calls to the store, and whether each succeeded.
 #[derive(Debug, Default)]
 struct Book(Mutex<Vec<(StoreOp, bool)>>);
 
@@ -143,7 +144,7 @@ impl Meter for Book {
     }
 }
 
-/// The store in memory answers at once, on a way of its own; others are awaited. Both are told alike.
+/// The memory store responds synchronously, on a separate code path; other stores are awaited. The meter sees both.
 #[tokio::test]
 async fn a_meter_is_told_of_every_answer() {
     for store in [AnyStore::new(Memory::new()), AnyStore::new(Scripted::new())] {

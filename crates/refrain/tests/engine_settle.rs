@@ -1,5 +1,6 @@
-//! The end of a run meets a store that does not take it, and doubt meets a probe.
-//! What is known is held and stored as soon as it can be; what is not known is asked for once, by one, and never too early.
+//! A run ends while the store is unavailable, or its outcome is unknown and there is a probe. A known outcome is kept
+//! in memory and stored as soon as possible; for an unknown one the probe is called once, by one caller, and never
+//! too early.
 
 use std::{
     pin::Pin,
@@ -58,7 +59,7 @@ async fn an_outcome_that_could_not_be_stored_is_held_until_it_is() {
         store.set(Op::Settle, 20, fault);
         let error = running.complete(Outcome::new(200, "held")).await;
         assert!(error.unwrap_err().is_retryable());
-        // Away for longer than a lease; the holder's process lives, and so does its claim.
+        // The store is unavailable for longer than a lease; the holder's process lives, so its claim stays.
         tokio::time::sleep(Duration::from_secs(60)).await;
         assert_eq!(engine.tally().held_now(), 1);
         let is_lost = matches!(fault, Fault::LosesAnswer(_));
@@ -130,7 +131,7 @@ async fn more_than_can_be_held_are_given_up_as_doubt() {
     assert_eq!(open.readings, []);
 }
 
-/// A probe that the test holds in its hand.
+/// A probe that the test controls.
 #[derive(Debug, Clone)]
 struct Script {
     finding: Finding,
@@ -188,7 +189,7 @@ fn happened() -> Finding {
     Finding::Happened(Outcome::new(200, "probed"))
 }
 
-/// An engine whose record `k` is indeterminate and can no longer act.
+/// An engine whose record `k` is indeterminate, and whose attempt can no longer act.
 async fn doubtful() -> (Scripted, Engine) {
     let store = Scripted::on_runtime_clock();
     let engine = Engine::new(store.clone());
@@ -218,7 +219,7 @@ async fn a_probe_is_not_asked_before_the_old_attempt_can_no_longer_act() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_probe_finds_decides() {
+async fn probe_result_decides() {
     let cases = [
         (happened(), "replayed"),
         (Finding::NeverHappened, "granted"),
@@ -234,7 +235,7 @@ async fn what_the_probe_finds_decides() {
                     "replayed"
                 }
                 Verdict::Granted(guard) => {
-                    // Kept running, so that the second round finds it in flight.
+                    // Left running, so that the second round finds it in flight.
                     std::mem::forget(guard.start());
                     "granted"
                 }
@@ -275,7 +276,7 @@ async fn duplicates_at_once_cause_one_probe() {
     assert!(matches!(verdict, Verdict::Replay(_)), "{verdict:?}");
 }
 
-/// The client whose request asks the probe hangs up in the middle.
+/// The client whose request triggered the probe disconnects while the probe runs.
 #[tokio::test(start_paused = true)]
 async fn a_prober_that_goes_away_does_not_end_probing() {
     let (_, engine) = doubtful().await;
@@ -286,7 +287,7 @@ async fn a_prober_that_goes_away_does_not_end_probing() {
     tokio::time::sleep(Duration::from_millis(100)).await;
     let verdict = engine.claim(&asking).await.unwrap();
     assert!(matches!(verdict, Verdict::Replay(_)), "{verdict:?}");
-    assert_eq!(probe.asked(), 1, "what it learnt counts all the same");
+    assert_eq!(probe.asked(), 1, "the finding of the probe still counts");
 }
 
 #[tokio::test(start_paused = true)]
@@ -316,9 +317,9 @@ async fn a_finding_that_could_not_be_stored_is_not_told_as_one() {
     complete(run(&engine, &probe.on(intent())).await, "").await;
 }
 
-/// While the probe asks, the truth comes from the holder itself: that counts.
+/// While the probe runs, the holder itself completes: its outcome counts.
 #[tokio::test(start_paused = true)]
-async fn late_truth_goes_before_what_the_probe_finds() {
+async fn late_outcome_takes_precedence_over_the_probe() {
     let store = Scripted::on_runtime_clock();
     let engine = Engine::new(store.clone());
     let mut running = run(&engine, &intent()).await;
@@ -359,7 +360,7 @@ async fn only_the_holder_of_the_fence_settles() {
     complete(running, "").await;
 }
 
-/// The folder is free as soon as the engine and what it granted have gone.
+/// The folder is unlocked as soon as the engine and its grants are dropped.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_closes_with_its_engine() {
     let folder = tempfile::tempdir().unwrap();
@@ -373,7 +374,7 @@ async fn a_store_closes_with_its_engine() {
     }
 }
 
-/// A claim that is cancelled while the writer makes it durable: the real store, the real race.
+/// A claim is cancelled while the writer makes it durable: the real store, the real race.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn claims_cancelled_on_the_embedded_store_leave_nothing_in_flight() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Duplicates wait for the one in flight. In the same process they are woken, not left to poll;
-//! they get its outcome or its refusal, and nobody gets the end of something else than they asked for.
+//! Duplicates wait for the request in flight. In the same process they are woken instead of polling the store; they
+//! get its outcome or its rejection, and never the outcome of another request.
 
 use std::{
     sync::{
@@ -34,7 +34,7 @@ async fn run(engine: &Engine, intent: &Intent) -> Running {
     }
 }
 
-/// That many duplicates, all of them waiting.
+/// Starts this many duplicates; returns once all of them wait.
 async fn waiters(engine: &Engine, count: usize) -> Vec<JoinHandle<ClaimReply>> {
     let mut tasks = Vec::new();
     for _ in 0..count {
@@ -96,7 +96,7 @@ async fn a_duplicate_beyond_the_limit_does_not_wait() {
     let running = run(&there, &intent()).await;
     let mut limited = intent();
     limited.terms.waiting_max = 2;
-    // Neither where the holder is in this process nor where it is in another.
+    // With the holder in another process, and with the holder in this one.
     for (number, engine) in [&there, &here].into_iter().enumerate() {
         let waiting = waiters(engine, 2).await;
         let begun = tokio::time::Instant::now();
@@ -113,7 +113,11 @@ async fn a_duplicate_beyond_the_limit_does_not_wait() {
     let waiting = tokio::spawn(async move { there.attend(&limited).await.unwrap() });
     tokio::task::yield_now().await;
     complete(running, "done").await;
-    assert_eq!(body(waiting.await.unwrap()), "done", "there is room again");
+    assert_eq!(
+        body(waiting.await.unwrap()),
+        "done",
+        "a waiting slot is free again"
+    );
 }
 
 #[tokio::test]
@@ -153,7 +157,7 @@ async fn a_holder_in_another_process_is_polled_ever_more_slowly() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_tells_of_settlements_wakes_who_waits_in_another_process() {
+async fn settlement_notification_wakes_a_waiter_in_another_process() {
     let store = Scripted::on_runtime_clock().with_watches();
     let (here, there) = (Engine::new(store.clone()), Engine::new(store.clone()));
     let running = run(&there, &intent()).await;
@@ -172,7 +176,7 @@ async fn a_store_that_tells_of_settlements_wakes_who_waits_in_another_process() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_does_not_wait_is_told_at_once_and_touches_nothing() {
+async fn claim_without_wait_returns_in_flight_at_once() {
     let store = Scripted::on_runtime_clock();
     let engine = Engine::new(store.clone());
     let running = run(&engine, &intent()).await;
@@ -184,7 +188,7 @@ async fn who_does_not_wait_is_told_at_once_and_touches_nothing() {
         assert!(matches!(verdict, Verdict::InFlight { .. }), "{verdict:?}");
         assert!((wait..=wait + Duration::from_millis(5)).contains(&start.elapsed()));
     }
-    // One more who gives up by going away.
+    // One more duplicate, which gives up by disconnecting.
     let gone = tokio::time::timeout(Duration::from_millis(20), engine.attend(&intent())).await;
     assert!(gone.is_err());
     assert_eq!(store.calls(Op::Settle), 0);
@@ -242,17 +246,20 @@ async fn claiming_again_behind_refusals_does_not_stretch_the_wait() {
         async move { engine.claim(&intent()).await.unwrap() }
     });
     tokio::time::sleep(Duration::from_secs(20)).await;
-    // The next holder is faster than the waiter: it asks in the same breath.
+    // The next holder is faster than the waiter: it claims immediately.
     let answer = Outcome::new(429, "");
     let _ = first.release(Some(answer)).await.unwrap();
     let _second = run(&engine, &intent()).await;
     let verdict = waiter.await.unwrap();
     assert!(matches!(verdict, Verdict::InFlight { .. }), "{verdict:?}");
-    assert!(start.elapsed() <= Duration::from_secs(31), "waited anew");
+    assert!(
+        start.elapsed() <= Duration::from_secs(31),
+        "waited a second time"
+    );
 }
 
 #[tokio::test]
-async fn doubt_wakes_who_waits() {
+async fn unknown_outcome_wakes_waiters() {
     let engine = Engine::new(Scripted::new());
     let mut running = run(&engine, &intent()).await;
     let tasks = waiters(&engine, 5).await;
@@ -264,15 +271,15 @@ async fn doubt_wakes_who_waits() {
         };
         assert_eq!(doubt.reason, Reason::Timeout);
     }
-    // The truth comes late, and is for everybody who asks from then on.
+    // The outcome arrives late, and all later duplicates get it.
     complete(running, "late").await;
     assert_eq!(body(engine.attend(&intent()).await.unwrap()), "late");
 }
 
-/// The store says "in flight"; by the time its answer arrives the key was freed and claimed for another request,
-/// or by another caller. That one's end is not for this asker.
+/// The store responds "in flight"; before that response arrives, the key is released and claimed for another request
+/// or by another caller. The outcome of that one must not go to this caller.
 #[tokio::test(start_paused = true)]
-async fn nobody_is_given_the_end_of_another_request() {
+async fn waiters_get_only_the_outcome_of_their_own_request() {
     type Change = fn(&mut Intent);
     let others: [(Change, Change); 2] = [
         (

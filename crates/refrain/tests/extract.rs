@@ -1,5 +1,5 @@
-//! One user's key must never open another user's record, and no trick of writing may make one caller look like another.
-//! And a request that has no key must be known from its head, or its upload would wait in memory for nothing.
+//! One user's key must never return another user's record, and no spelling may make one caller look like another. A
+//! request without a key must be recognized by its head, or its upload is buffered in memory for nothing.
 #![cfg(feature = "http")]
 
 use base64::{
@@ -16,7 +16,7 @@ use refrain::{
 };
 
 type Headers<'a> = &'a [(&'a str, &'a str)];
-/// Sources, headers, body, and the key or a piece of the refusal.
+/// Sources, headers, body, and the key or a part of the error message.
 type KeyCase<'a> = (
     &'a [&'a str],
     Headers<'a>,
@@ -348,7 +348,7 @@ fn a_credential_tells_callers_apart() {
         credential(&session, &[("Cookie", "session=1=2")]),
         credential(&["header:session"], &[("session", "1")]),
     ]);
-    // Who presents nothing is nobody, whatever was asked for.
+    // Requests without a credential share the anonymous one, for every setting.
     let nobody = credential(&all, &[]);
     assert_eq!(credential(&[], &[("Authorization", "a")]), nobody);
     assert_eq!(credential(&session, &[("Authorization", "a")]), nobody);
@@ -409,7 +409,7 @@ fn scope(parts: &[&str], headers: Headers<'_>) -> RecordId {
     try_scope(parts, headers).expect("a sound case")
 }
 
-/// A scope shows itself only in the identities of its records.
+/// A scope is visible only in the ids of its records.
 fn try_scope(parts: &[&str], headers: Headers<'_>) -> refrain::Result<RecordId> {
     let secret = Secret::from([7; 32]);
     let value = |name: &str| ["shop", "till"].contains(&name).then_some(&b"7"[..]);

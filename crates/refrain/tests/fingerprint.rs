@@ -1,6 +1,6 @@
-//! A client library that prints its members in another order sends the same request again.
-//! A client that changes one digit of the amount does not.
-//! Taking the first for a new request refuses a lawful retry; taking the second for a retry answers one payment with another.
+//! A client library that prints its members in another order sends the same request again. A client that changes one
+//! digit of the amount does not. Taking the first for another request rejects a valid retry; taking the second for a
+//! retry answers one payment with the response of another.
 
 use refrain::{
     Fingerprint, Secret,
@@ -33,7 +33,7 @@ fn only_json_content_types_are_json() {
     }
 }
 
-/// A request to take fingerprints of.
+/// A request to fingerprint.
 #[derive(Clone)]
 struct Request {
     method: &'static str,
@@ -162,7 +162,7 @@ fn a_retry_has_the_same_fingerprint_and_another_request_another() {
             },
         ),
         (&default, Request { body: "", ..PAY }),
-        // The same bytes, labelled as something else.
+        // The same bytes with another media type.
         (
             &default,
             Request {
@@ -275,7 +275,7 @@ fn parts_cannot_pass_for_each_other() {
     assert_ne!(of_with(&secret, &["method"], &PAY), of(&["method"], &PAY));
 }
 
-/// Stores hold fingerprints that were made before the host was a part: a retry of such a request must be known.
+/// Stores contain fingerprints from before the host was part of them: a retry of such a request must still match.
 #[test]
 fn the_host_is_added_to_the_fingerprint_of_all_other_parts() {
     let secret = Secret::from([7; 32]);
@@ -300,7 +300,7 @@ fn the_host_is_added_to_the_fingerprint_of_all_other_parts() {
     assert_eq!(both(&others, &PAY).hostless, None);
     let moved = ["host", "method", "path", "query", "body"];
     assert_eq!(of(&moved, &PAY), of(&whole, &PAY));
-    // Fingerprints of one version have to be those of the next.
+    // Fingerprints must stay the same across releases.
     let stored = "a37bd8f1aa5c0a31b495167d2ff60932";
     assert_eq!(of(&others, &PAY).to_string(), stored);
 }

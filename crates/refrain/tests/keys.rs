@@ -1,6 +1,5 @@
-//! A key that is read two ways is two keys, and two keys are two charges.
-//! Two intentions that end under one key are one charge too few.
-//! So: every way to write one key reads as that key, and no two different intentions share one.
+//! One key that is parsed in two ways is two keys, and charges twice. Two intentions under one key charge once too
+//! few. So every spelling of a key parses as that key, and no two different intentions share one.
 
 use std::collections::HashMap;
 
@@ -42,9 +41,9 @@ fn a_key_header_reads_as_its_syntax_says() {
         (Both, "\"", Err("closing quote")),
         (Both, "\"abc", Err("closing quote")),
         (Both, r#""abc\""#, Err("closing quote")),
-        (Both, r#""abc\"#, Err("stands before")),
-        (Both, r#""a\nb""#, Err("stands before")),
-        (Both, r#""\u0041""#, Err("stands before")),
+        (Both, r#""abc\"#, Err("may follow")),
+        (Both, r#""a\nb""#, Err("may follow")),
+        (Both, r#""\u0041""#, Err("may follow")),
         (Both, "\"a\", \"b\"", Err("text follows")),
         (Both, "\"a\",\"b\"", Err("text follows")),
         (Both, r#""a\\", "b""#, Err("text follows")),
@@ -85,12 +84,12 @@ fn a_pointer_is_checked_when_the_policy_is_read() {
         ("/", Ok("/")),
         ("/a~0b/~1", Ok("/a~0b/~1")),
         (&deepest, Ok(&deepest)),
-        (&too_deep, Err("128 steps")),
-        ("", Err("starts with /")),
-        ("a", Err("starts with /")),
-        ("/a~", Err("~ stands before")),
-        ("/a~2", Err("~ stands before")),
-        ("/a~/0", Err("~ stands before")),
+        (&too_deep, Err("128 levels")),
+        ("", Err("must start with /")),
+        ("a", Err("must start with /")),
+        ("/a~", Err("~ is written ~0")),
+        ("/a~2", Err("~ is written ~0")),
+        ("/a~/0", Err("~ is written ~0")),
     ];
     for (text, expected) in cases {
         let parsed = text.parse::<Pointer>().map(|pointer| pointer.to_string());
@@ -165,25 +164,25 @@ fn a_template_is_checked_when_the_policy_is_read() {
         ("{/timestamps}", Ok("{/timestamps}")),
         ("", Err("names no member")),
         ("fixed", Err("names no member")),
-        ("{/a}{/b}", Err("side by side")),
-        ("x{/a}-{/b}{/c}", Err("side by side")),
-        ("{/a", Err("no partner")),
-        ("/a}", Err("no partner")),
-        ("{/a}}", Err("no partner")),
-        ("{{/a}}", Err("no partner")),
-        ("{/a}-{", Err("no partner")),
-        ("{a}", Err("starts with /")),
-        ("{}", Err("starts with /")),
-        ("{/a~}", Err("~ stands before")),
+        ("{/a}{/b}", Err("adjacent")),
+        ("x{/a}-{/b}{/c}", Err("adjacent")),
+        ("{/a", Err("unbalanced")),
+        ("/a}", Err("unbalanced")),
+        ("{/a}}", Err("unbalanced")),
+        ("{{/a}}", Err("unbalanced")),
+        ("{/a}-{", Err("unbalanced")),
+        ("{a}", Err("must start with /")),
+        ("{}", Err("must start with /")),
+        ("{/a~}", Err("~ is written ~0")),
         ("{/a} {/b}", Err("visible ASCII")),
-        ("{/a}%2D{/b}", Err("other than %")),
+        ("{/a}%2D{/b}", Err("without %")),
         ("{/a}\u{2013}{/b}", Err("visible ASCII")),
-        ("{/timestamp}", Err("a clock")),
-        ("{/order}-{/meta/Created_At}", Err("a clock")),
-        ("{/sentAt}", Err("a clock")),
-        ("{/order/nonce}", Err("rolled anew")),
-        ("{/request-id}", Err("rolled anew")),
-        ("{/uuid}", Err("rolled anew")),
+        ("{/timestamp}", Err("a clock value")),
+        ("{/order}-{/meta/Created_At}", Err("a clock value")),
+        ("{/sentAt}", Err("a clock value")),
+        ("{/order/nonce}", Err("a random value")),
+        ("{/request-id}", Err("a random value")),
+        ("{/uuid}", Err("a random value")),
         (&long, Err("255 bytes")),
         (&many, Err("more than 16")),
     ];
@@ -284,7 +283,7 @@ fn a_derived_key_is_the_same_for_ever() {
     assert_eq!(key, Key::new(key.as_str()).unwrap());
 }
 
-/// The digest above, written down when keys were first derived.
+/// The digest above, recorded when keys were first derived.
 const PINNED: &str = "7117c146902831625a9469deeb573a96fb9778ddcc54cb021ae4bd59e3917b8d";
 
 #[test]
@@ -310,7 +309,7 @@ fn sources_read_back_as_they_are_written() {
     }
 }
 
-/// The names are in policies: what they stand for must not change.
+/// Policies contain these names, so their meaning must not change.
 #[test]
 fn presets_know_where_each_senders_key_lies() {
     let cases = [
@@ -321,9 +320,9 @@ fn presets_know_where_each_senders_key_lies() {
         ("standard-webhooks", Ok("header:webhook-id")),
         (
             "Stripe",
-            Err("`Stripe` is no preset; there are stripe, github"),
+            Err("unknown preset `Stripe`; write one of stripe, github"),
         ),
-        ("", Err("is no preset")),
+        ("", Err("unknown preset")),
     ];
     for (name, expected) in cases {
         let source = format!("preset:{name}").parse::<Source>();
@@ -333,7 +332,7 @@ fn presets_know_where_each_senders_key_lies() {
     }
     let known = cases.iter().filter(|(_, source)| source.is_ok()).count();
     assert_eq!(Sender::ALL.len(), known);
-    // A plain member and the pointer that names it are one and the same.
+    // A plain member name and the pointer to it are the same source.
     assert_eq!(Sender::Stripe.source(), "body:/id".parse().unwrap());
 }
 
@@ -412,7 +411,7 @@ fn render(template: &str, body: &str) -> refrain::Result<Option<String>> {
     Ok(key.map(|key| key.as_str().to_owned()))
 }
 
-/// A refusal must say why: `Err` holds a piece of its message.
+/// An error must say why: `Err` holds a part of its message.
 fn check(case: &str, got: Result<&str, String>, expected: Result<&str, &str>) {
     match (got, expected) {
         (Ok(got), Ok(expected)) => assert_eq!(got, expected, "{case}"),

@@ -1,5 +1,5 @@
-//! What an HTTP client sees: every row of the contract's table that concerns the layer, through axum with real requests in process.
-//! Real connections are in `layer_wire.rs`, failing stores and probes in `layer_faults.rs`.
+//! What an HTTP client gets: every row of the contract's table that concerns the layer, through axum with in-process
+//! requests. Real connections are in `layer_wire.rs`, failing stores and probes in `layer_faults.rs`.
 
 use std::{
     sync::{
@@ -140,7 +140,7 @@ async fn fifty_duplicates_at_once_run_once_and_get_one_answer() {
 }
 
 #[tokio::test]
-async fn who_waited_too_long_is_told_to_come_back() {
+async fn wait_timeout_returns_in_flight() {
     let shop = Arc::new(shop(operation(|it| {
         it.terms.wait = Duration::from_millis(20);
     })));
@@ -161,7 +161,7 @@ async fn who_waited_too_long_is_told_to_come_back() {
             .unwrap()
             >= 1
     );
-    // In flight, too, another request is another request.
+    // While the first is in flight, too, a different request is rejected.
     shop.post("/slow", &[KEY], "y")
         .await
         .check_problem(422, "key-reused");
@@ -219,7 +219,7 @@ async fn a_broken_answer_leaves_doubt() {
 }
 
 #[tokio::test]
-async fn a_probe_that_nobody_was_named_for_runs_nothing() {
+async fn probe_without_a_probe_service_sends_nothing() {
     let shop = shop(operation(|it| {
         it.probe = Some("GET /fail?key={key}".parse().unwrap());
         it.terms.timeout = Duration::from_secs(1);
@@ -230,7 +230,7 @@ async fn a_probe_that_nobody_was_named_for_runs_nothing() {
         .await
         .check_problem(502, "outcome-unknown");
     tokio::time::sleep(Duration::from_millis(1_050)).await;
-    // With axum the guarded service is the handler itself: asked, it would run again.
+    // With axum the guarded service is the handler itself: a probe of it would execute again.
     shop.post("/fail", &reset, "x")
         .await
         .check_problem(409, "outcome-unknown");
@@ -238,7 +238,7 @@ async fn a_probe_that_nobody_was_named_for_runs_nothing() {
 }
 
 #[tokio::test]
-async fn what_was_not_sent_frees_the_key() {
+async fn unsent_request_releases_its_key() {
     let shop = shop(Policy::default());
     let how = ("how", "not-sent");
     for _ in 0..2 {
@@ -395,7 +395,7 @@ async fn another_credential_sees_nothing_of_it() {
     shop.post("/pay", &[KEY], "x")
         .await
         .check_problem(409, "credential-changed");
-    // Who asks counts before what is asked.
+    // The credential is checked before the fingerprint.
     shop.post("/pay", &[KEY, bob], "y")
         .await
         .check_problem(409, "credential-changed");
@@ -475,7 +475,7 @@ async fn observing_changes_nothing_and_counts() {
     }
     assert_eq!(shop.post("/pay", &[KEY], "y").await.status, 201);
     assert_eq!(shop.effects(), 4);
-    // Counted beside, which may take a moment.
+    // Counted in a background task, which may take a moment.
     let tally = shop.engine.tally();
     let counts = || [Count::Granted, Count::Replayed, Count::Mismatch].map(|it| tally.get(it));
     while counts().iter().sum::<u64>() < 4 {
@@ -520,7 +520,7 @@ async fn monetary_operations_need_a_key() {
     assert_eq!(
         shop.post("/large", &[], "x").await.status,
         200,
-        "elsewhere none is needed"
+        "other operations need no key"
     );
 }
 

@@ -1,4 +1,5 @@
-//! What the layer does without waiting: on a store in memory, a request whose body is there is answered or running when `call` returns.
+//! The fast path of the layer: on a memory store, a request whose body is already complete is answered or running
+//! when `call` returns. A wait in between would cost a task switch for each request.
 
 use std::{
     convert::Infallible,
@@ -26,7 +27,7 @@ use tokio::sync::mpsc;
 use tower_layer::Layer as _;
 use tower_service::Service;
 
-/// Answers after a turn of the runtime, as the header `do` says, and counts.
+/// Responds after one yield to the runtime, as the header `do` says, and counts its calls.
 #[derive(Debug, Clone, Default)]
 struct Shop {
     calls: Arc<AtomicUsize>,
@@ -92,7 +93,7 @@ fn whole(text: &'static str) -> Full<Bytes> {
     Full::from(text)
 }
 
-/// As a server asks that writes replays out by itself.
+/// The parts of a request as a server passes them that writes replays itself.
 fn parts<B>(request: Request<B>) -> (Box<Parts>, B) {
     let (head, body) = request.into_parts();
     (Box::new(head), body)
@@ -126,7 +127,7 @@ async fn a_stored_outcome_is_given_as_it_is() {
     assert_eq!(head.uri, "/v1/payments");
     let (status, headers, body) = text(service.call(ask()).await.unwrap()).await;
     assert_eq!((replay.status(), replay.body()), (status, body));
-    // The same fields either way, those that stand twice as well.
+    // The same header fields on both paths, duplicate names included.
     let mut fields: Vec<_> = replay.fields().collect();
     fields.sort_unstable();
     let other = headers.iter();
@@ -149,7 +150,7 @@ async fn a_stored_outcome_is_given_as_it_is() {
 }
 
 #[tokio::test]
-async fn what_was_called_runs_though_nobody_ever_waits_for_it() {
+async fn called_service_runs_without_a_polling_caller() {
     let book = Arc::<Book>::default();
     let (shop, mut service) = guarded(&book);
     drop(service.call(request("k", whole("5"))));
@@ -164,7 +165,7 @@ async fn what_was_called_runs_though_nobody_ever_waits_for_it() {
     );
 }
 
-/// A body whose pieces are sent while it is waited for.
+/// A body whose chunks arrive while it is read.
 struct Pieces(mpsc::Receiver<Bytes>);
 
 impl HttpBody for Pieces {
@@ -179,7 +180,7 @@ impl HttpBody for Pieces {
         polled.map(|piece| piece.map(|piece| Ok(Frame::data(piece))))
     }
 
-    /// All of it, whatever was read already: some say it so.
+    /// The full length even after a part was read: some bodies report it that way.
     fn size_hint(&self) -> SizeHint {
         SizeHint::with_exact(6)
     }
@@ -195,7 +196,7 @@ async fn a_body_that_is_still_to_come_is_waited_for() {
     let mut is_answered = async || {
         poll_fn(|context| Poll::Ready(Pin::new(&mut answering).poll(context).is_ready())).await
     };
-    assert!(!is_answered().await, "half of the body is not there");
+    assert!(!is_answered().await, "half of the body is still missing");
     assert_eq!(shop.calls.load(Ordering::SeqCst), 0);
     let answered = tokio::spawn(answering);
     tokio::task::yield_now().await;
@@ -204,19 +205,19 @@ async fn a_body_that_is_still_to_come_is_waited_for() {
     let waited = tokio::time::timeout(wait::PATIENCE, answered);
     let (_, _, body) = text(waited.await.unwrap().unwrap().unwrap()).await;
     assert_eq!(body, "number 1");
-    // The same request as a whole: the pieces made the same fingerprint.
+    // The same request as a whole: both fingerprints must match.
     let (pieces, body) = mpsc::channel(1);
     pieces.send(Bytes::from_static(b"fifths")).await.unwrap();
     drop(pieces);
     let (head, body) = parts(request("k", Pieces(body)));
     let Answering::Replay(replay, _) = service.replay_or_call(head, body) else {
-        panic!("it is stored, and the body was there");
+        panic!("not replayed at once, although stored and complete");
     };
     assert_eq!(replay.body(), "number 1");
 }
 
 #[tokio::test]
-async fn what_is_refused_at_once_is_told_once() {
+async fn immediate_rejection_is_reported_once() {
     let book = Arc::<Book>::default();
     let (shop, mut service) = guarded(&book);
     let refused = service

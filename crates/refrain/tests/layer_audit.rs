@@ -1,4 +1,4 @@
-//! What of HTTP requests goes into the audit log, and what happens to them when that cannot be written.
+//! HTTP requests in the audit log: an audited operation must not run while the log is not writable.
 
 use std::{
     path::Path,
@@ -44,7 +44,7 @@ async fn attempts_are_written_down_and_replays_are_not() {
     let first = shop.post("/pay", &[KEY], "x").await;
     assert_eq!(first.status, 201);
     assert!(shop.post("/pay", &[KEY], "x").await.is_replay());
-    // Without a key there is nothing to guard.
+    // Without a key the request is not guarded.
     shop.post("/pay", &[], "x").await;
     assert_eq!(events(folder.path()), ["began", "granted", "completed"]);
     let all = entries(folder.path());
@@ -54,7 +54,7 @@ async fn attempts_are_written_down_and_replays_are_not() {
 }
 
 #[tokio::test]
-async fn what_is_only_observed_is_not_audited() {
+async fn observed_requests_are_not_audited() {
     let folder = tempfile::tempdir().unwrap();
     let engine = Engine::new(Memory::new()).with_audit(AuditLog::open(folder.path()).unwrap());
     let shop = shop_on(audited(|it| it.mode = Mode::Observe), engine);
@@ -62,7 +62,7 @@ async fn what_is_only_observed_is_not_audited() {
     assert_eq!(events(folder.path()), ["began"]);
 }
 
-/// `pass` is about the store: without its log an audited operation never runs.
+/// `pass` applies to the store only: an audited operation never runs without its log.
 #[tokio::test]
 async fn without_the_log_nothing_runs_whatever_the_policy_says_of_the_store() {
     for on_store_failure in [OnStoreFailure::Refuse, OnStoreFailure::Pass] {
@@ -84,7 +84,7 @@ async fn without_the_log_nothing_runs_whatever_the_policy_says_of_the_store() {
 }
 
 #[tokio::test]
-async fn what_passes_without_a_claim_is_written_down_first() {
+async fn unclaimed_pass_through_is_audited_first() {
     let folder = tempfile::tempdir().unwrap();
     let store = Scripted::new();
     let log = AuditLog::open(folder.path()).unwrap();
@@ -108,9 +108,9 @@ fn required() -> Policy {
     monetary(|it| it.audit_required = true)
 }
 
-/// What was warned of so far about this operation.
+/// The warnings so far about this operation.
 ///
-/// Other tests warn at the same time, so the subscriber is everybody's, and the operation has a name of its own.
+/// Other tests log at the same time and the subscriber is global, so the operation needs a unique name.
 fn warnings(operation: &str) -> Vec<String> {
     static HEARD: LazyLock<Warnings> = LazyLock::new(|| {
         let heard = Warnings::default();
@@ -129,7 +129,7 @@ fn a_layer_without_an_audit_log_says_once_which_operations_run_unaudited() {
         monetary(move |it| it.name = name)
     };
     assert_eq!(warnings("logless"), [""; 0]);
-    // The shop has six routes, and the layer stands around each.
+    // The shop has six routes, and the layer wraps each of them.
     drop(shop_on(named("logless"), Engine::new(Memory::new())));
     let said = warnings("logless");
     assert_eq!(said.len(), 1, "{said:?}");
@@ -156,7 +156,7 @@ async fn a_required_audit_log_is_required() {
     for word in ["POST /pay", "required", "Engine::with_audit"] {
         assert!(refused.contains(word), "{refused}");
     }
-    // Whoever does not check has nothing run all the same.
+    // A service that skips the check runs nothing either.
     let shop = shop_on(required(), engine.clone());
     let answer = shop.post("/pay", &[KEY], "x").await;
     answer.check_problem(503, "store-unavailable");
@@ -165,7 +165,7 @@ async fn a_required_audit_log_is_required() {
     assert_eq!(
         shop.post("/fence", &[KEY], "x").await.status,
         200,
-        "others run"
+        "other operations run"
     );
     assert!(
         RefrainLayer::new(engine.clone(), monetary(|_| {}))
@@ -189,7 +189,7 @@ async fn a_required_audit_log_is_required() {
     assert_eq!(events(folder.path()), ["began", "granted", "completed"]);
 }
 
-/// Keeps the messages of warnings.
+/// Collects the messages of warnings.
 #[derive(Clone, Default)]
 struct Warnings(Arc<Mutex<Vec<String>>>);
 

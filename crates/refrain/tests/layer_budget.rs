@@ -1,4 +1,5 @@
-//! The memory for bodies has a limit in total: requests beyond it are refused before anything is claimed, and answers never are.
+//! Buffered bodies must not exhaust memory: their total has a limit. Requests beyond it are refused before anything
+//! is claimed; responses never are.
 
 use std::{
     convert::Infallible,
@@ -20,7 +21,7 @@ use tower_service::Service as _;
 
 const MAX: usize = 1 << 20;
 
-/// A body that comes piece by piece.
+/// A body that arrives chunk by chunk.
 struct Pieces(mpsc::UnboundedReceiver<Bytes>);
 
 impl HttpBody for Pieces {
@@ -41,7 +42,8 @@ fn pieces() -> (mpsc::UnboundedSender<Bytes>, Body) {
     (sender, Body::new(Pieces(receiver)))
 }
 
-/// An echo and services that answer with half the budget and twice the budget, behind a layer that may hold `MAX` bytes.
+/// An echo service, and services that respond with half the budget and twice the budget, behind a layer that may
+/// buffer `MAX` bytes.
 fn stage(policy: Policy) -> (RefrainLayer, Router) {
     let engine = Engine::new(Memory::new());
     let layer = RefrainLayer::new(engine, policy).with_buffered_bytes_max(MAX);
@@ -78,7 +80,7 @@ async fn until(what: &str, is_so: impl Fn() -> bool) {
         }
     };
     let waited = tokio::time::timeout(Duration::from_secs(30), waiting).await;
-    assert!(waited.is_ok(), "never so: {what}");
+    assert!(waited.is_ok(), "timed out waiting until {what}");
 }
 
 #[tokio::test]
@@ -98,7 +100,7 @@ async fn a_request_beyond_the_budget_is_refused_before_anything_is_claimed() {
     assert_eq!(tally.get(Count::Granted), 0);
     assert_eq!(tally.get(Count::OverBudget), 1);
     assert_eq!(layer.buffered_bytes(), 700_000);
-    // A small one is served from the part that large ones leave to it.
+    // A small request is served from the part of the budget that is reserved for small ones.
     let small = call(app.clone(), "/pay", "small", vec![3; 60_000]).await;
     assert_eq!(
         (small.status().as_u16(), bytes(small).await.len()),
@@ -111,7 +113,7 @@ async fn a_request_beyond_the_budget_is_refused_before_anything_is_claimed() {
         (200, 700_000)
     );
     until("all is given back", || layer.buffered_bytes() == 0).await;
-    // The refused one left no trace under its key.
+    // The refused request left no record under its key.
     let again = call(app, "/pay", "second", vec![4; 300_000]).await;
     assert_eq!(again.status(), 200);
     assert!(!again.headers().contains_key("idempotent-replayed"));
@@ -158,7 +160,7 @@ async fn a_large_replay_counts_until_it_is_sent() {
     assert_eq!(small.status(), 200);
     drop((replay, small));
     assert_eq!(layer.buffered_bytes(), 0);
-    // One that never fits is replayed all the same.
+    // A response that is larger than the budget is replayed anyway.
     for _ in 0..2 {
         let answer = call(app.clone(), "/large", "large", "x").await;
         assert_eq!(bytes(answer).await.len(), 2 * MAX);
@@ -166,7 +168,7 @@ async fn a_large_replay_counts_until_it_is_sent() {
 }
 
 #[tokio::test]
-async fn what_is_only_observed_is_never_refused() {
+async fn observed_requests_are_never_rejected() {
     let mut observed = Operation::new("POST /pay").unwrap();
     observed.mode = Mode::Observe;
     let (layer, app) = stage(Policy::default().with(observed).unwrap());

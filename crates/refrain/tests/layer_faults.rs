@@ -1,5 +1,6 @@
-//! The layer between faults: a store that fails before, behind or beside the operation, holders that are overtaken,
-//! doubt that a probe resolves, services that must be ready before they are called, and watching that must not be felt.
+//! The layer among faults: a store that fails before, after or during the operation, holders that are overtaken,
+//! unknown outcomes that a probe resolves, services that must be ready before they are called, and the observe mode,
+//! which must not affect requests.
 
 use std::{
     convert::Infallible,
@@ -38,7 +39,7 @@ use tower_service::Service;
 mod scripted;
 use scripted::{Fault, Op, Scripted, states, until};
 
-/// What the handler does with a request, by the header `do`.
+/// What the handler does with a request; the header `do` selects it.
 #[derive(Debug, Clone)]
 struct Shop {
     store: Scripted,
@@ -46,7 +47,7 @@ struct Shop {
     app: Router,
     calls: Arc<AtomicUsize>,
     gate: Arc<Semaphore>,
-    /// The heads that arrived at `/lookup`.
+    /// The request heads that arrived at `/lookup`.
     lookups: Arc<Mutex<Vec<http::request::Parts>>>,
 }
 
@@ -167,7 +168,7 @@ impl Shop {
         }
     }
 
-    /// In the background.
+    /// Sends the request in a background task.
     fn start(&self, what: &'static str) -> tokio::task::JoinHandle<Seen> {
         let shop = self.clone();
         tokio::spawn(async move { shop.send(&[KEY, ("do", what)], "x").await })
@@ -180,7 +181,7 @@ impl Shop {
 
 const KEY: (&str, &str) = ("idempotency-key", "k-1");
 
-/// Hangs up while the store thinks about the claim: nothing ran, so the retry must.
+/// The client disconnects while the store processes the claim: nothing ran, so the retry must run.
 #[tokio::test(start_paused = true)]
 async fn a_client_that_goes_before_the_claim_is_answered_blocks_nothing() {
     let shop = shop(|_| {});
@@ -258,7 +259,7 @@ async fn an_overtaken_run_answers_what_the_winner_made_of_it() {
     let second = winner.send(&[KEY], "x").await;
     second.check(200, "1: 1");
     assert_eq!(winner.engine.tally().get(Count::PossibleDuplicate), 1);
-    // One more than it takes: what ran again would not stand still but show.
+    // One permit more than needed: a second execution would not block, but be counted.
     loser.gate.add_permits(2);
     let first = first.await.unwrap();
     assert!(first.is_replay());
@@ -266,7 +267,8 @@ async fn an_overtaken_run_answers_what_the_winner_made_of_it() {
     assert_eq!(loser.engine.tally().get(Count::Overtaken), 1);
 }
 
-/// The winner was refused and freed the key. The loser's run took effect: it counts, and nothing runs a third time.
+/// The winner was rejected and released the key. The loser's run took effect: its outcome counts, and nothing runs a
+/// third time.
 #[tokio::test(start_paused = true)]
 async fn an_overtaken_run_is_not_run_again() {
     let (loser, winner, first) = overtaken(OnStoreFailure::Refuse).await;
@@ -274,21 +276,21 @@ async fn an_overtaken_run_is_not_run_again() {
         .send(&[KEY, ("do", "refuse")], "x")
         .await
         .check(429, "");
-    // One more than it takes: what ran again would not stand still but show.
+    // One permit more than needed: a second execution would not block, but be counted.
     loser.gate.add_permits(2);
     first.await.unwrap().check(200, "1: 1");
     assert_eq!((loser.calls(), winner.calls()), (1, 1));
     assert!(winner.send(&[KEY], "x").await.is_replay());
 }
 
-/// "Pass" is for requests that have not run.
+/// "Pass" applies only to requests that have not run.
 #[tokio::test(start_paused = true)]
 async fn an_overtaken_run_does_not_pass_when_the_store_fails() {
     let (loser, winner, first) = overtaken(OnStoreFailure::Pass).await;
     winner.send(&[KEY], "x").await.check(200, "1: 1");
     let down = Fault::Fails(ErrorKind::Unavailable);
     loser.store.set(Op::Claim, 2, down);
-    // One more than it takes: what ran again would not stand still but show.
+    // One permit more than needed: a second execution would not block, but be counted.
     loser.gate.add_permits(2);
     first.await.unwrap().check(503, "outcome-unknown");
     assert_eq!(loser.calls(), 1);
@@ -314,7 +316,7 @@ async fn the_policys_probe_asks_as_the_caller_and_decides() {
     for find in [true, false] {
         let shop = shop(|it| it.probe = Some("GET /lookup?key={key}".parse().unwrap()));
         let mut headers = vec![KEY, ("authorization", "Bearer a"), ("do", "reset")];
-        // What belongs to this one request must not go with the question.
+        // Headers that belong to this one request must not be copied to the probe.
         headers.extend([
             ("range", "bytes=0-1"),
             ("if-none-match", "*"),
@@ -358,7 +360,7 @@ async fn the_policys_probe_asks_as_the_caller_and_decides() {
     }
 }
 
-/// Nobody retries, and the record is settled all the same.
+/// The record is settled even if no client retries.
 #[tokio::test(start_paused = true)]
 async fn the_policys_probe_asks_in_the_background() {
     let shop = shop(|it| it.probe = Some("GET /lookup?key={key}".parse().unwrap()));
@@ -373,7 +375,7 @@ async fn the_policys_probe_asks_in_the_background() {
     shop.send(&headers, "x").await.check(200, "found");
 }
 
-/// As services with a limit are: each clone has to be ready before it is called.
+/// Like services with a concurrency limit: each clone has to be ready before it is called.
 #[derive(Debug, Default)]
 struct Strict {
     is_ready: bool,
@@ -429,7 +431,7 @@ async fn a_service_that_panics_when_it_is_called_leaves_doubt() {
     let layer = RefrainLayer::new(Engine::new(store.clone()), Policy::default());
     let mut service = layer.layer(Strict::default());
     let request = Request::post("/").header("idempotency-key", "1");
-    // It was not polled ready, which it takes badly.
+    // It was not polled ready, so it panics.
     let response = service.call(request.body(Body::from("x")).unwrap());
     assert_eq!(response.await.unwrap().status(), 502);
     assert_eq!(states(&store).await, [StateName::Indeterminate]);
@@ -458,7 +460,7 @@ async fn request_trailers_reach_the_operation() {
 }
 
 #[tokio::test]
-async fn what_the_operation_says_to_us_reaches_no_client() {
+async fn reserved_response_headers_reach_no_client() {
     for (mode, headers) in [
         (Mode::Enforce, &[KEY][..]),
         (Mode::Enforce, &[]),
@@ -472,9 +474,9 @@ async fn what_the_operation_says_to_us_reaches_no_client() {
     }
 }
 
-/// Neither keys that are none, nor bodies over the cap, nor a store that fails or hangs are felt.
+/// Invalid keys, bodies over the limit, and a failing or hanging store have no effect on responses.
 #[tokio::test(start_paused = true)]
-async fn observing_is_not_felt() {
+async fn observe_mode_does_not_change_responses() {
     let faults = [
         None,
         Some(Fault::Fails(ErrorKind::Unavailable)),
@@ -502,7 +504,7 @@ async fn observing_is_not_felt() {
                 calls += 1;
                 let sent = shop.send(headers, vec![7; len]);
                 let seen = tokio::time::timeout(Duration::from_secs(5), sent).await;
-                let seen = seen.expect("an answer, whatever the store does");
+                let seen = seen.expect("a response in spite of the store");
                 seen.check(200, &format!("{calls}: {len}"));
                 assert!(!seen.is_replay());
             }
@@ -518,7 +520,7 @@ async fn observing_counts_what_would_have_happened() {
     let seen = |count: Count, expected: u64| until(move || tally.get(count) == expected);
     let first = shop.start("wait");
     seen(Count::Granted, 1).await;
-    // A duplicate in flight would have waited for the first; here it runs, too.
+    // A duplicate in flight would have waited for the first; in observe mode it runs as well.
     let second = shop.start("wait");
     until(|| shop.calls() == 2).await;
     shop.gate.add_permits(2);
@@ -527,7 +529,7 @@ async fn observing_counts_what_would_have_happened() {
     seen(Count::Replayed, 1).await;
     shop.send(&[KEY], "other").await.check(200, "3: 5");
     seen(Count::Mismatch, 1).await;
-    // A client that hangs up cancels the operation, as it does without us.
+    // A client that disconnects cancels the operation, as it does without Refrain.
     let cut = [("idempotency-key", "k-2"), ("do", "wait")];
     let gone = tokio::time::timeout(Duration::from_millis(50), shop.send(&cut, "x")).await;
     assert!(gone.is_err());

@@ -1,5 +1,5 @@
-//! Two shops behind one Refrain, told apart by `Host` alone.
-//! The same key, body and token at the other one was answered from the first one's record.
+//! Two shops behind one Refrain, distinguished by `Host` alone. The same key, body and token at the second shop was
+//! answered from the first shop's record.
 
 use axum::body::Body;
 use http::Request;
@@ -46,7 +46,7 @@ async fn spellings_of_one_host_are_one_host() {
     }
 }
 
-/// HTTP/2 has the host in its target, and so has HTTP/1 in the absolute form, where it goes before `Host`.
+/// HTTP/2 has the host in its request target, and so has HTTP/1 in absolute form, which takes precedence over `Host`.
 #[tokio::test]
 async fn the_target_says_the_host_before_the_header_does() {
     let shop = shop(Policy::default());
@@ -97,7 +97,7 @@ async fn a_scope_by_host_gives_each_host_keys_of_its_own() {
     assert!(shop.send(target).await.is_replay());
 }
 
-/// What the version before made of a request.
+/// The intent that the previous release made of a request.
 fn earlier_intent(engine: &Engine, request: &Request<Body>, body: &str) -> Intent {
     let secret = engine.secret();
     let headers = request.headers();
@@ -120,7 +120,7 @@ fn earlier_intent(engine: &Engine, request: &Request<Body>, body: &str) -> Inten
     intent
 }
 
-/// Records that outlive a process, and so may be those of a version before.
+/// Records that outlive a process, so they may be those of a previous release.
 async fn kept() -> (tempfile::TempDir, Engine) {
     let folder = tempfile::tempdir().unwrap();
     let address = format!("file:{}", folder.path().join("records").display());
@@ -128,7 +128,7 @@ async fn kept() -> (tempfile::TempDir, Engine) {
     (folder, Engine::new(store))
 }
 
-/// An upgrade must not refuse the retries of what ran before it.
+/// After an upgrade, retries of requests that ran before it must not be rejected.
 #[tokio::test]
 async fn records_of_earlier_versions_answer_their_retries() {
     for parts in [
@@ -152,11 +152,11 @@ async fn records_of_earlier_versions_answer_their_retries() {
         other.check_problem(422, "key-reused");
         assert_eq!(shop.effects(), 0);
         let counted = engine.tally().get(refrain::engine::Count::Mismatch);
-        assert_eq!(counted, 1, "one refusal is counted once");
+        assert_eq!(counted, 1, "the refusal must be counted once");
     }
 }
 
-/// What is in flight is waited for, whichever version claimed it.
+/// A duplicate waits for the request in flight, whichever release claimed it.
 #[tokio::test]
 async fn a_run_of_an_earlier_version_is_waited_for() {
     let (_folder, engine) = kept().await;

@@ -1,6 +1,6 @@
-//! axum's `Router::nest` takes the prefix off the path before the layer sees it.
-//! One layer inside of two nests answered `POST /us/pay` with what was stored for `POST /eu/pay`, which then never ran,
-//! and a rule for `/named/pay` inside of `nest("/named")` was silently off.
+//! axum's `Router::nest` removes the prefix from the path before the layer sees it. One layer inside of two nests
+//! answered `POST /us/pay` with the record of `POST /eu/pay`, so the former never ran, and a rule for `/named/pay`
+//! inside of `nest("/named")` was silently disabled.
 
 use std::sync::{
     Arc,
@@ -26,7 +26,7 @@ fn layer(policy: Policy) -> RefrainLayer {
     RefrainLayer::new(Engine::new(Memory::new()), policy)
 }
 
-/// Answers which request it is, and what its handler sees of the path.
+/// Responds with the number of the request, the original path and the path that its handler sees.
 fn pay(effects: &Arc<AtomicUsize>) -> axum::routing::MethodRouter {
     let effects = effects.clone();
     post(async move |OriginalUri(whole): OriginalUri, uri: Uri| {
@@ -108,7 +108,7 @@ async fn two_nests_with_one_layer_share_no_answers() {
     let app = Router::new().nest("/eu", region()).nest("/us", region());
     let (status, _, body) = post_to(&app, "/eu/pay", "k").await;
     assert_eq!((status, &body[..]), (200, "1 /eu/pay /pay"));
-    // The same key for another path is another request: refused, and never answered with the other's.
+    // The same key for another path is another request: rejected, and never answered from the other record.
     let (status, is_replay, body) = post_to(&app, "/us/pay", "k").await;
     assert_eq!((status, is_replay), (422, false), "{body}");
     let (status, _, body) = post_to(&app, "/us/pay", "k-2").await;
@@ -148,7 +148,7 @@ async fn a_rule_for_the_whole_path_is_in_force_wherever_axum_puts_the_layer() {
     }
 }
 
-/// A tenant is a segment of the prefix: the scope has to find it there.
+/// The tenant is a segment of the prefix: the scope has to find it there.
 #[tokio::test]
 async fn scopes_and_derived_keys_go_by_the_whole_path() {
     for (key, keyed) in [("header:idempotency-key", true), ("derive", false)] {
@@ -218,7 +218,7 @@ async fn pages_of_problems_are_served_at_the_address_that_problems_name() {
     assert_eq!((status, &body[..]), (200, Code::KeyMissing.page()));
 }
 
-/// A router that takes the prefix off and says nothing of it; the layer is told what stood there.
+/// A router that removes the prefix without noting it; the layer is configured with the prefix.
 #[tokio::test]
 async fn other_routers_are_served_by_a_hook_or_a_prefix() {
     #[derive(Clone)]
@@ -228,7 +228,7 @@ async fn other_routers_are_served_by_a_hook_or_a_prefix() {
     let prefixed = layer(named()).under("/named/").unwrap();
     for (name, layer) in [("hook", hooked), ("prefix", prefixed)] {
         let effects = Arc::new(AtomicUsize::new(0));
-        // Without a router nobody notes the original URI.
+        // Without a router, nothing records the original URI.
         let mut service = layer.layer(pay(&effects));
         let mut seen = Vec::new();
         for key in [None, Some("k"), Some("k")] {
@@ -262,7 +262,7 @@ fn lines(written: &tempfile::NamedTempFile) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// Routers apply a layer to each of their routes.
+/// Routers apply a layer to each of their routes, so a warning must not be repeated.
 #[test]
 fn rules_out_of_reach_are_reported_once_when_the_layer_is_applied() {
     let (written, _guard) = warnings();
@@ -288,7 +288,7 @@ async fn a_rule_without_the_prefix_of_a_nest_is_reported_at_the_first_request() 
         (3, stripped(), Some("`/named`")),
         (4, stripped(), Some("`/named`")),
         (6, stripped(), Some("`/a/b/c`")),
-        // Outside of the nest the layer sees whole paths, of other routes too.
+        // Outside of the nest the layer sees whole paths, including those of other routes.
         (5, stripped(), None),
         (0, named(), None),
     ] {
@@ -339,7 +339,7 @@ fn rules_that_apply_to_nothing_below_the_prefix_are_known() {
         let layer = layer(policy.clone()).under(prefix).unwrap();
         let unreached = layer.out_of_reach().map(|it| it.name.clone());
         assert_eq!(unreached.collect::<Vec<_>>(), expected, "{prefix}");
-        // The paths match all the others, and none of these.
+        // The paths match all the other operations, and none of the unreachable ones.
         let find = |method, path| policy.find(method, path).unwrap().operation.name.clone();
         let mut found: Vec<_> = paths
             .iter()
@@ -409,11 +409,11 @@ fn rules_that_apply_to_nothing_below_the_prefix_are_known() {
     assert_eq!(
         layer(policy).out_of_reach().count(),
         0,
-        "nothing is known without a prefix"
+        "without a prefix every operation counts as reachable"
     );
 }
 
-/// A pattern in another case, or of other methods, does not win every time.
+/// A pattern in another case, or for other methods, does not always take precedence.
 #[test]
 fn a_rule_is_no_shadow_of_one_that_applies_to_some_requests() {
     let check = |first: Operation, second: Operation, expected: usize| {

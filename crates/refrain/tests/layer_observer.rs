@@ -1,4 +1,5 @@
-//! Somebody counts what the layer decides: every request to a guarded operation once, under the right name.
+//! Metrics that miss or double-count a decision mislead operators: every request to a guarded operation is reported
+//! once, with the right decision.
 
 use std::{
     sync::{Arc, Mutex},
@@ -21,7 +22,7 @@ use tower_service::Service as _;
 mod scripted;
 use scripted::{Fault, Op, Scripted, until};
 
-/// What was decided so far.
+/// The decisions so far.
 #[derive(Debug, Default)]
 struct Book(Mutex<Vec<(String, Decision, Duration)>>);
 
@@ -45,7 +46,7 @@ struct Shop {
     app: Router,
 }
 
-/// Answers as the header `do` says.
+/// Responds as the header `do` says.
 async fn pay(headers: HeaderMap) -> axum::response::Response {
     let mut response = "done".into_response();
     match headers.get("do").map(|value| value.to_str().unwrap()) {
@@ -102,12 +103,12 @@ impl Shop {
         let told = format!("{what} {key} {user}: {}", response.status());
         assert_eq!(self.book.take(), [expected], "{told}");
         let mark = response.extensions().get::<Decision>();
-        assert_eq!(mark, None, "the mark stays inside: {told}");
+        assert_eq!(mark, None, "the internal extension leaked: {told}");
     }
 }
 
 #[tokio::test]
-async fn every_request_is_told_once_with_what_was_decided() {
+async fn observer_sees_each_request_once_with_its_decision() {
     let shop = shop(|operation| operation.scope = vec!["route".parse().unwrap()]);
     let long = "x".repeat(1_001);
     shop.check("", "a", "1", Decision::FreshKept).await;
@@ -132,7 +133,7 @@ async fn every_request_is_told_once_with_what_was_decided() {
 }
 
 #[tokio::test]
-async fn what_is_required_watched_or_let_pass_is_told_as_such() {
+async fn observer_distinguishes_required_observed_and_passed_requests() {
     let required = shop(|operation| operation.required = true);
     required.check("", "", "1", Decision::KeyMissing).await;
     let watched = shop(|operation| operation.mode = Mode::Observe);
@@ -147,7 +148,7 @@ async fn what_is_required_watched_or_let_pass_is_told_as_such() {
 }
 
 #[tokio::test]
-async fn a_key_past_retention_is_told_as_such() {
+async fn observer_sees_expired_keys() {
     let clock = ManualClock::new();
     let store = Scripted::on(Memory::with_options(1 << 20, clock.shared()));
     let shop = shop_on(store, |_| ());
@@ -157,7 +158,7 @@ async fn a_key_past_retention_is_told_as_such() {
 }
 
 #[tokio::test]
-async fn a_client_that_hangs_up_is_told_and_so_is_who_comes_meanwhile() {
+async fn observer_sees_disconnects_and_concurrent_duplicates() {
     let shop = shop(|_| ());
     let mut app = shop.app.clone();
     let hanging = tokio::spawn(app.call(request("hang", "a", "ann", "1")));
@@ -169,7 +170,7 @@ async fn a_client_that_hangs_up_is_told_and_so_is_who_comes_meanwhile() {
 }
 
 #[tokio::test]
-async fn what_the_policy_does_not_name_is_not_told() {
+async fn observer_ignores_operations_outside_the_policy() {
     let shop = shop(|_| ());
     let get = Request::get("/pay").body(Body::empty()).unwrap();
     assert_eq!(shop.app.clone().call(get).await.unwrap().status(), 200);

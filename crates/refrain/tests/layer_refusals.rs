@@ -1,5 +1,5 @@
-//! Refrain behind Refrain: the inner one refuses for a moment, and the outer one kept the refusal for a day.
-//! An answer that says when to ask again is no outcome, whoever sends it.
+//! Refrain behind Refrain: the inner one rejected a request temporarily, and the outer one stored that rejection for
+//! a day. A response that says when to retry is not an outcome, whichever server sends it.
 
 use std::{
     sync::{
@@ -28,7 +28,7 @@ use tower_service::Service as _;
 mod scripted;
 use scripted::{Fault, Op, Scripted};
 
-/// What the service answers next, over and over.
+/// The next responses of the service.
 type Script = Arc<Mutex<Box<dyn FnMut() -> Response + Send>>>;
 
 struct Stage {
@@ -109,7 +109,7 @@ const GUARANTEES: [Guarantee; 3] = [
     Guarantee::ExactlyOnce,
 ];
 
-/// Whether an answer frees the key, under every guarantee and whatever the policy lists.
+/// Checks that the response releases the key, under every guarantee and for every policy list.
 async fn check_released(what: &str, answer: impl FnMut() -> Response + Clone + Send + 'static) {
     for guarantee in GUARANTEES {
         for is_streamed in [false, true] {
@@ -135,7 +135,7 @@ async fn check_released(what: &str, answer: impl FnMut() -> Response + Clone + S
     }
 }
 
-/// A problem as the inner Refrain sends it.
+/// A problem response as the inner Refrain sends it.
 fn ours(code: Code) -> Response {
     code.answer("Later.", PROBLEMS_PATH).map(Body::from)
 }
@@ -147,7 +147,7 @@ async fn refusals_that_say_wait_or_reuse_key_are_released() {
             check_released(code.code(), move || ours(code)).await;
         }
     }
-    // Pages may be elsewhere, and a code may be new.
+    // The documentation may have another address, and a code may be new.
     let elsewhere = r#"{"type":"https://docs.example/new-code","code":"new-code","advice":"wait"}"#;
     let answer = move || {
         let media_type = [("content-type", "application/problem+json; charset=utf-8")];
@@ -164,7 +164,7 @@ async fn conflicts_that_say_when_to_ask_again_are_released() {
     }
 }
 
-/// Other answers are the operation's own, however much they look like ours.
+/// Other responses are the operation's own, even if they resemble Refrain's.
 #[tokio::test]
 async fn other_answers_are_kept() {
     let problem = |body: &'static str| {
@@ -200,7 +200,8 @@ async fn other_answers_are_kept() {
     }
 }
 
-/// The inner one does not know what became of it: nor does the outer one, and a person can resolve it there, too.
+/// If the outcome is unknown to the inner Refrain, it is unknown to the outer one, and operators can resolve it there
+/// as well.
 #[tokio::test]
 async fn an_unknown_outcome_of_the_inner_one_is_unknown_to_the_outer_one() {
     for (status, told) in [(504, 504), (502, 502), (409, 502)] {
@@ -221,7 +222,7 @@ async fn an_unknown_outcome_of_the_inner_one_is_unknown_to_the_outer_one() {
     }
 }
 
-/// Two layers, one store each; that of the inner one fails for a while.
+/// Two layers, one store each; the store of the inner one fails for a while.
 #[tokio::test]
 async fn a_moment_without_the_inner_store_passes() {
     let store = Scripted::new();
@@ -246,7 +247,7 @@ async fn a_moment_without_the_inner_store_passes() {
     assert!(headers.contains_key("idempotent-replayed"));
 }
 
-/// An answer to `HEAD` says how long the body would be. A replay that says otherwise is another answer.
+/// A response to `HEAD` has the length of the body that it omits. A replay must have the same length.
 #[tokio::test]
 async fn a_replay_of_head_says_the_length_and_a_replay_to_anything_else_does_not() {
     let stage = Stage::new(guarded(Guarantee::AtMostOnce, |it| {
@@ -262,7 +263,7 @@ async fn a_replay_of_head_says_the_length_and_a_replay_to_anything_else_does_not
         (&headers["content-length"], &body[..]),
         (&"77".parse().unwrap(), "")
     );
-    // Whoever reads 77 bytes here would take the next answer for a part of this one.
+    // A client that expects 77 bytes here would read the next response as part of this one.
     let (_, headers, _) = stage.send(Method::POST).await;
     assert!(headers.contains_key("idempotent-replayed"));
     let length = headers.get("content-length");

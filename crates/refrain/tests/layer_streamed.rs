@@ -1,5 +1,6 @@
-//! `reply = "streamed"`: a long answer is passed on as it comes, recorded beside, and followed by its duplicates.
-//! The test speaks the answers piece by piece, so that what is heard before the end is heard before the end.
+//! `reply = "streamed"`: a long response is forwarded while it is received, recorded at the same time, and followed
+//! by duplicates. The test produces responses chunk by chunk, so it proves that clients get each chunk before the
+//! end.
 
 use std::time::Duration;
 
@@ -32,7 +33,7 @@ fn start(studio: &Studio, headers: &[(&'static str, &'static str)]) -> Task {
 
 type Task = tokio::task::JoinHandle<Heard>;
 
-/// The code of a problem.
+/// The code of a problem response.
 async fn code(heard: Heard) -> String {
     let status = heard.status;
     let text = heard.rest().await;
@@ -55,7 +56,7 @@ async fn pieces_leave_as_they_come_and_are_recorded() {
     }
     feed.end_with("x-sum", "11");
     assert_eq!(first.rest().await, " sum 11.");
-    // The end is heard once it is stored.
+    // The client gets the end only once the outcome is stored.
     assert_eq!(states(&studio.store).await, [StateName::Completed]);
     let again = studio.ask().await;
     assert!(again.is_replay());
@@ -65,7 +66,7 @@ async fn pieces_leave_as_they_come_and_are_recorded() {
 
 #[tokio::test(start_paused = true)]
 async fn duplicates_follow_from_the_beginning() {
-    // Who does not want to wait may follow all the same.
+    // With `wait = 0`, too, a duplicate may follow the stream.
     for wait in [Duration::ZERO, SECOND * 10] {
         let studio = studio(|it| it.terms.wait = wait);
         let first = studio.ask().await;
@@ -98,7 +99,7 @@ async fn duplicates_follow_from_the_beginning() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_the_head_follows_once_it_has_come() {
+async fn duplicate_that_waits_for_the_head_follows_the_stream() {
     let studio = studio(|_| {});
     let held = [KEY, ("hold", "it")];
     let tasks = [start(&studio, &held), start(&studio, &held)];
@@ -132,7 +133,7 @@ async fn strangers_do_not_follow() {
     assert_eq!(first.rest().await, "secret.");
 }
 
-/// Another process on the same store cannot hear the stream: it waits, then says that it is in flight.
+/// Another process on the same store cannot follow the stream: a duplicate there waits, then gets "in flight".
 #[tokio::test(start_paused = true)]
 async fn other_processes_wait_as_usual() {
     let store = Scripted::on_runtime_clock();
@@ -173,7 +174,7 @@ async fn a_stream_that_breaks_off_is_cut_for_everybody_and_indeterminate() {
     }
 }
 
-/// HTTP/1 has no other way to say that something is missing than to end before the last chunk.
+/// In HTTP/1, ending before the last chunk is the only way to signal a truncated body.
 #[tokio::test]
 async fn a_cut_is_a_cut_on_the_wire() {
     let studio = studio(|_| {});
@@ -225,7 +226,7 @@ async fn a_client_that_hangs_up_stops_nothing() {
     }
 }
 
-/// Nobody reads at all, and up to the cap everything is taken in all the same.
+/// No client reads, and the response is recorded anyway, up to the cap.
 #[tokio::test(start_paused = true)]
 async fn a_client_that_does_not_read_holds_up_nothing_below_the_cap() {
     let studio = studio(|_| {});
@@ -253,7 +254,7 @@ async fn a_body_over_the_cap_is_passed_on_and_not_kept() {
     assert!(follower.is_replay());
     feed.say("abc");
     until(|| feed.taken() == 13).await;
-    // Its beginning is not kept for those who come now.
+    // Its beginning is no longer buffered for new duplicates.
     assert_eq!(code(studio.ask().await).await, "409 in-flight");
     feed.end_with("x-sum", "13");
     assert_eq!(first.rest().await, "0123456789abc sum 13.");
@@ -264,7 +265,7 @@ async fn a_body_over_the_cap_is_passed_on_and_not_kept() {
 
 const LONG: usize = 100 * 64 * 1024;
 
-/// Says more than the cap, all at once.
+/// Sends more than the cap, all at once.
 fn say_long(feed: &studio::Feed) {
     for number in 0..100_u8 {
         feed.say(vec![b'a' + number % 26; 64 * 1024]);
@@ -277,13 +278,13 @@ async fn above_the_cap_the_first_client_sets_the_pace() {
     let mut first = studio.ask().await;
     let feed = studio.feed().await;
     let mut slow = studio.ask().await;
-    // However eager: nobody's pace but the first one's counts.
+    // A fast duplicate does not set the pace; only the first client does.
     let eager = tokio::spawn(studio.ask().await.rest());
     say_long(&feed);
     seconds(1).await;
     let ahead = feed.taken();
     assert!((1_000_000..1_200_000).contains(&ahead), "{ahead}");
-    // Who reads on gets all of it; who does not falls behind what is kept.
+    // A client that keeps reading gets everything; one that stops loses the parts that are no longer buffered.
     let mut len = 0;
     while len < LONG / 2 {
         let piece = first.next().await;
@@ -301,7 +302,8 @@ async fn above_the_cap_the_first_client_sets_the_pace() {
     assert_eq!(code(studio.ask().await).await, "409 body-not-kept");
 }
 
-/// Once the first client has gone, whoever is ahead sets the pace; once everybody has, nobody does.
+/// Once the first client has disconnected, the fastest of the others sets the pace; without any client there is no
+/// limit.
 #[tokio::test(start_paused = true)]
 async fn above_the_cap_those_who_are_left_go_on() {
     for has_follower in [true, false] {
@@ -327,7 +329,7 @@ async fn above_the_cap_those_who_are_left_go_on() {
     }
 }
 
-/// It neither reads nor hangs up: the operation comes to its end without it.
+/// The client neither reads nor disconnects: the operation ends without it.
 #[tokio::test(start_paused = true)]
 async fn a_client_that_stalls_above_the_cap_is_cut_off() {
     let studio = studio(|it| it.outcome_bytes_max = 1_000_000);
@@ -344,7 +346,7 @@ async fn a_client_that_stalls_above_the_cap_is_cut_off() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_released_is_not_streamed() {
+async fn released_responses_are_not_streamed() {
     for headers in [[KEY, ("want", "429")], [KEY, ("say", "release")]] {
         let studio = studio(|_| {});
         let first = start(&studio, &headers);
@@ -362,7 +364,7 @@ async fn what_is_released_is_not_streamed() {
         }
         assert_eq!((states(&studio.store).await, studio.calls()), (vec![], 1));
     }
-    // What would be released and is to be kept is streamed.
+    // A response that would be released but is marked `keep` is streamed.
     let studio = studio(|_| {});
     let first = studio
         .send(&[KEY, ("want", "429"), ("say", "keep")], "x")
@@ -401,7 +403,8 @@ async fn a_stream_that_falls_silent_is_cut() {
     assert!(feed.is_dropped());
 }
 
-/// Its lease cannot be renewed: it may speak as long as nobody can have been told that it never happened, and no longer.
+/// The lease cannot be renewed: the stream may continue until a probe could report that it never happened, and no
+/// longer.
 #[tokio::test(start_paused = true)]
 async fn a_stream_ends_before_it_can_be_held_never_to_have_happened() {
     let studio = studio(|_| {});
@@ -420,7 +423,7 @@ async fn a_stream_ends_before_it_can_be_held_never_to_have_happened() {
             break;
         }
     }
-    // From the last renewal on: later than the first attempt's time, and before that of the store is up.
+    // Counted from the last renewal: longer than the first attempt's timeout, and shorter than the store's hold.
     let lasted = begun.elapsed();
     assert!(lasted > SECOND * 120, "{lasted:?}");
     let page = studio.store.list(&Query::default()).await.unwrap();
@@ -442,12 +445,12 @@ async fn an_end_that_cannot_be_stored_is_not_heard_as_one() {
     studio.store.set(Op::Settle, 5, down);
     drop(feed);
     assert_eq!(first.rest().await, "all CUT");
-    // It is held, and stored as soon as it can be.
+    // The outcome is kept in memory, and stored as soon as possible.
     let again = studio.ask().await;
     assert_eq!((again.rest().await, studio.calls()), ("all.".into(), 1));
 }
 
-/// Another process took over meanwhile: what counts is what that one made of it.
+/// Another process took over meanwhile: its outcome counts.
 #[tokio::test(start_paused = true)]
 async fn an_overtaken_stream_is_cut() {
     let change = |it: &mut Operation| it.terms.guarantee = Guarantee::AtLeastOnce;
@@ -469,7 +472,7 @@ async fn an_overtaken_stream_is_cut() {
     assert_eq!(loser.ask().await.rest().await, "winner.");
 }
 
-/// The head came too late for its caller. The truth is listened for all the same.
+/// The head arrived too late for its caller. The outcome is recorded anyway.
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_begins_too_late_is_recorded() {
     let studio = studio(|_| {});
@@ -486,7 +489,7 @@ async fn a_stream_that_begins_too_late_is_recorded() {
     assert_eq!(studio.ask().await.rest().await, "late truth.");
 }
 
-/// The process ends in the middle.
+/// The process ends while it streams.
 #[test]
 fn a_stream_that_ends_with_its_runtime_leaves_doubt() {
     let runtime = || {
@@ -514,9 +517,9 @@ fn a_stream_that_ends_with_its_runtime_leaves_doubt() {
     });
 }
 
-/// Whoever comes whenever and reads however: all hear the same.
+/// Duplicates that join at any time and read at any pace all get the same bytes.
 #[tokio::test(start_paused = true)]
-async fn everybody_hears_the_same() {
+async fn all_followers_get_the_same_bytes() {
     for seed in 0..20_u64 {
         let studio = studio(|_| {});
         let mut said = String::new();
@@ -543,7 +546,7 @@ async fn everybody_hears_the_same() {
     }
 }
 
-/// Hears a few pieces slowly, then the rest.
+/// Reads a few chunks slowly, then the rest.
 fn listen(mut heard: Heard, pause: u64) -> tokio::task::JoinHandle<String> {
     tokio::spawn(async move {
         let mut text = String::new();

@@ -1,8 +1,8 @@
-//! A sender of webhooks delivers until it is told 2xx, and disables an endpoint that says anything else for long.
-//! Strangers send to the same address and know no secret.
-//! Duplicates are told 2xx at once where the first is done, and never where it is not; what is forged costs nothing.
+//! A sender of webhooks delivers until it gets 2xx, and disables an endpoint that responds with anything else for
+//! long. Attackers send to the same address without the secret. Duplicates get 2xx at once if the first delivery
+//! succeeded, and never otherwise; a forged delivery creates no record.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::{sync::Arc, time::Duration};
 
@@ -31,7 +31,7 @@ fn body(id: &str) -> String {
     format!(r#"{{"id":"{id}","type":"paid","created":7}}"#)
 }
 
-/// Takes in what `sender` signs, at `path`.
+/// A policy that accepts webhooks signed by `sender` at `path`.
 fn hooks(path: &str, sender: Sender, change: impl FnOnce(&mut Operation)) -> Policy {
     let operation = Operation::new(&format!("POST {path}")).unwrap();
     let mut operation = operation.with_webhook(sender);
@@ -41,7 +41,7 @@ fn hooks(path: &str, sender: Sender, change: impl FnOnce(&mut Operation)) -> Pol
     Policy::new(vec![operation]).unwrap()
 }
 
-/// Sends as the sender does, that long ago.
+/// Sends a delivery that was signed `ago` seconds ago.
 async fn deliver(shop: &Shop, path: &str, sender: Sender, id: &str, ago: u64) -> Seen {
     let body = body(id);
     let headers = signed(sender, SECRET, id, now() - ago, body.as_bytes());
@@ -55,7 +55,7 @@ async fn a_delivery_runs_once_and_its_duplicates_are_answered_at_once() {
         let shop = shop(hooks("/pay", sender, |_| {}));
         let first = deliver(&shop, "/pay", sender, "evt_1", 0).await;
         assert_eq!((first.status, first.is_replay()), (201, false), "{sender}");
-        // A retry is signed anew, at another time.
+        // A retry is signed again, at another time.
         for ago in [0, 30, 200] {
             let again = deliver(&shop, "/pay", sender, "evt_1", ago).await;
             assert_eq!((again.status, again.is_replay()), (201, true), "{sender}");
@@ -67,7 +67,7 @@ async fn a_delivery_runs_once_and_its_duplicates_are_answered_at_once() {
 }
 
 #[tokio::test]
-async fn what_is_forged_runs_nothing_and_spends_no_key() {
+async fn forged_webhook_executes_nothing_and_uses_no_key() {
     for sender in Sender::ALL {
         let shop = shop(hooks("/pay", sender, |_| {}));
         let sent = body("evt_1");
@@ -104,9 +104,9 @@ async fn an_old_delivery_that_was_captured_is_refused_even_where_its_record_is_k
     assert_eq!(shop.effects(), 1);
 }
 
-/// An event is sent again with another count of endpoints that wait for it; Stripe does that.
+/// Stripe sends an event again with another number of pending endpoints in its body.
 #[tokio::test]
-async fn what_a_sender_changes_between_tries_does_not_make_it_another_request() {
+async fn body_members_that_senders_change_between_retries_are_ignored() {
     let shop = shop(hooks("/pay", Sender::Stripe, |_| {}));
     for (waiting, is_replay) in [(2, false), (1, true)] {
         let body =
@@ -118,7 +118,7 @@ async fn what_a_sender_changes_between_tries_does_not_make_it_another_request() 
     }
 }
 
-/// One event under two topics is two deliveries, and each is to be handled.
+/// One event under two topics is two deliveries, and each has to be handled.
 #[tokio::test]
 async fn topics_and_shops_of_shopify_do_not_shadow_each_other() {
     let shop = shop(hooks("/pay", Sender::Shopify, |_| {}));
@@ -153,7 +153,7 @@ async fn a_duplicate_of_one_in_flight_is_not_told_that_it_is_done() {
     let early = send(shop.clone()).await;
     early.check_problem(409, "in-flight");
     assert!(early.header("retry-after").is_some());
-    // The least patient of senders waits five seconds.
+    // The senders with the shortest timeout wait five seconds.
     assert!(since.elapsed() < Duration::from_secs(5));
     shop.gate.add_permits(1);
     assert_eq!(first.await.unwrap().status, 200);
@@ -162,9 +162,9 @@ async fn a_duplicate_of_one_in_flight_is_not_told_that_it_is_done() {
     assert_eq!(shop.effects(), 1);
 }
 
-/// A handler that failed has not taken the event: the next try runs.
+/// A handler that failed has not processed the event: the next delivery runs.
 #[tokio::test]
-async fn what_failed_runs_again_with_the_next_try() {
+async fn failed_delivery_executes_again_on_retry() {
     let shop = shop(hooks("/pay", Sender::Github, |_| {}));
     let body = body("evt_1");
     let headers = signed(Sender::Github, SECRET, "evt_1", 0, body.as_bytes());
@@ -177,7 +177,7 @@ async fn what_failed_runs_again_with_the_next_try() {
     }
 }
 
-/// What is answered after retention, by the operation's settings.
+/// The response after retention, and the number of effects.
 async fn after_retention(change: impl FnOnce(&mut Operation)) -> (Seen, usize) {
     let clock = ManualClock::new();
     let engine = Engine::new(Memory::with_options(64 << 20, clock.shared()));
@@ -199,7 +199,7 @@ async fn after_retention_a_duplicate_is_acknowledged_where_it_stands_for_a_succe
     late.check_problem(410, "key-expired");
     assert_eq!(effects, 1);
 
-    // Under at-most-once a failure is kept, too: nothing is known to be well.
+    // Under at-most-once a failure is kept as well, so the record may not stand for a success.
     let (late, effects) = after_retention(|it| it.terms.guarantee = Guarantee::AtMostOnce).await;
     late.check_problem(410, "key-expired");
     assert_eq!(effects, 1);
@@ -222,7 +222,7 @@ async fn a_success_whose_body_was_not_kept_is_acknowledged_with_its_status() {
     }
 }
 
-/// A key is no ticket around the signature, and neither is its absence.
+/// Neither a key nor its absence bypasses the signature check.
 #[tokio::test]
 async fn unsigned_requests_do_not_pass_where_a_key_is_not_required() {
     let shop = shop(hooks("/pay", Sender::Github, |it| it.required = false));
@@ -253,7 +253,7 @@ async fn observing_lets_everything_pass_and_counts_what_would_be_refused() {
     assert_eq!(
         tally.get(Count::Granted),
         1,
-        "the forged one spent no record"
+        "the forged delivery must not create a record"
     );
 }
 

@@ -1,5 +1,5 @@
-//! The layer on real connections: clients that vanish at the worst moment, connections that are used again behind a replay,
-//! bodies that try to be taken for requests, and what must pass through untouched.
+//! The layer on real connections: clients that vanish at the worst moment, connections that are reused after a
+//! replay, bodies that look like requests (smuggling), and traffic that must pass through unchanged.
 
 use std::{
     net::SocketAddr,
@@ -40,7 +40,7 @@ use scripted::{states, until};
 use wire::{Got, Wire, chunked, request, serve};
 
 const KEY: &str = "idempotency-key: k-1\r\n";
-/// A body that a server which lost count would take for a request.
+/// A body that a server would parse as a request if it lost count of the body's length.
 const EVIL: &[u8] = b"POST /evil HTTP/1.1\r\nhost: shop\r\ncontent-length: 0\r\n\r\n";
 
 struct Shop {
@@ -51,7 +51,7 @@ struct Shop {
     smuggled: Arc<AtomicUsize>,
     /// Handlers of `/slow` wait for a permit.
     gate: Arc<Semaphore>,
-    /// How many of them are waiting or have waited.
+    /// Number of handlers that are waiting or have waited.
     started: Arc<AtomicUsize>,
 }
 
@@ -110,12 +110,12 @@ async fn shop_on(policy: Policy, engine: Engine) -> Shop {
     }
 }
 
-/// Sends back what comes as it comes, trailers included.
+/// Echoes the body as it arrives, including trailers.
 async fn stream(body: Body) -> Response {
     ([("trailer", "x-sum")], body).into_response()
 }
 
-/// Everything at once that a replay has to keep: an encoding, a header that stands twice, trailers.
+/// Everything that a replay has to keep: a content encoding, a duplicate header, trailers.
 async fn many() -> Response {
     let trailers = async {
         let mut trailers = HeaderMap::new();
@@ -143,7 +143,7 @@ async fn status(axum::extract::Path(status): axum::extract::Path<u16>) -> Respon
     (status, [("etag", "\"v1\"")]).into_response()
 }
 
-/// Shouts back what it gets, over the connection itself.
+/// Echoes in upper case what it receives on the upgraded connection.
 async fn upgrade(mut request: Request) -> Response {
     let upgrading = hyper::upgrade::on(&mut request);
     tokio::spawn(async move {
@@ -161,7 +161,7 @@ impl Shop {
         Wire::open(self.address).await
     }
 
-    /// One request on a connection of its own.
+    /// Sends one request on its own connection.
     async fn ask(&self, bytes: &[u8]) -> Got {
         self.wire().await.ask(bytes).await
     }
@@ -191,7 +191,7 @@ async fn a_reset_in_the_middle_of_the_body_runs_nothing_and_blocks_nothing() {
     assert_eq!((got.is_replay(), shop.effects()), (false, 1));
 }
 
-/// The client's process is killed while the operation runs; its next life asks again.
+/// The client's process is killed while the operation runs; its successor retries.
 #[tokio::test]
 async fn a_reset_behind_the_request_cancels_neither_run_nor_recording() {
     let shop = shop().await;
@@ -225,9 +225,9 @@ async fn a_reset_of_one_who_waits_touches_nothing() {
     assert!(shop.ask(&slow).await.is_replay());
 }
 
-/// A replay that left the request's body unread would let the body speak next.
+/// A replay that leaves the request's body unread would let the server parse the body as the next request.
 #[tokio::test]
-async fn behind_a_replay_the_connection_is_in_step() {
+async fn connection_stays_in_sync_after_a_replay() {
     for body in [EVIL.to_vec(), EVIL.repeat(5_000)] {
         let shop = shop().await;
         let spellings = [
@@ -244,7 +244,7 @@ async fn behind_a_replay_the_connection_is_in_step() {
                 let got = wire.ask(&next).await;
                 assert_eq!((got.status, got.is_replay()), (200, false));
             }
-            // In one go, without waiting for the first answer.
+            // Pipelined, without waiting for the first response.
             let mut wire = shop.wire().await;
             let all = [&replayed[..], &next[..]].concat().repeat(2);
             let got = wire.pipeline(&all, 4).await;
@@ -255,9 +255,10 @@ async fn behind_a_replay_the_connection_is_in_step() {
     }
 }
 
-/// Refused before the body was read. What is left of it must not be taken for a request, however the server gets rid of it.
+/// Rejected before the body was read. The rest of the body must not be parsed as a request, however the server
+/// discards it.
 #[tokio::test]
-async fn behind_a_refusal_the_unread_body_does_not_speak() {
+async fn unread_body_after_a_rejection_is_not_parsed_as_a_request() {
     let operation = Operation {
         request_bytes_max: 10_000,
         ..Operation::default()
@@ -276,7 +277,7 @@ async fn behind_a_refusal_the_unread_body_does_not_speak() {
         for (status, bytes) in cases {
             let mut wire = shop.wire().await;
             let pipelined = [&bytes[..], &request("GET", "/echo", "", b"")].concat();
-            // The answer may come, and the connection go, before all is sent.
+            // The response may arrive, and the connection close, before everything is sent.
             let got = wire.pipeline(&pipelined, 2).await;
             if let Some(first) = got.first() {
                 assert_eq!(first.status, status);
@@ -309,7 +310,7 @@ async fn a_client_that_expects_to_be_asked_for_its_body_is_asked() {
     let refused = "idempotency-key: two words\r\nexpect: 100-continue\r\n";
     let whole = request("POST", "/echo", refused, b"never");
     let got = shop.ask(&whole[..whole.len() - 5]).await;
-    assert_eq!(got.status, 400, "without the body being asked for");
+    assert_eq!(got.status, 400, "no `100 Continue` for the body");
 }
 
 #[tokio::test]
@@ -334,9 +335,9 @@ async fn methods_without_effects_are_left_alone() {
     );
 }
 
-/// Each chunk comes back before the next one is sent; held back by anybody, this would stand still.
+/// Each chunk comes back before the next one is sent; if anything buffered them, this test would hang.
 #[tokio::test]
-async fn what_is_unguarded_or_observed_streams_both_ways_with_its_trailers() {
+async fn unguarded_and_observed_requests_stream_with_trailers() {
     let observed = Operation {
         mode: refrain::policy::Mode::Observe,
         ..Operation::default()
@@ -388,7 +389,7 @@ async fn many_headers_and_any_bytes_arrive() {
     let more: String = (0..80).map(|it| format!("x-{it}: {it}\r\n")).collect();
     let bytes = request("POST", "/echo", &format!("{KEY}{more}"), &binary);
     let first = shop.ask(&bytes).await;
-    // Host, key, length, attempt and the 80.
+    // Host, key, length, attempt and 80 more.
     assert_eq!(first.header("x-seen"), Some("84"));
     let again = shop.ask(&bytes).await;
     assert!(first.body == binary && again.body == binary && again.is_replay());
@@ -411,7 +412,7 @@ async fn a_replay_keeps_encoding_order_and_trailers() {
         (again.is_replay(), again.header("set-cookie")),
         (true, None)
     );
-    // One who takes no trailers gets the rest.
+    // A client that does not accept trailers gets everything else.
     let plain = shop.ask(&request("POST", "/many", KEY, b"x")).await;
     assert_eq!((plain.body.len(), plain.trailers.len()), (4, 0));
 }
@@ -436,11 +437,11 @@ async fn shop_in(folder: &Path) -> Shop {
 }
 
 #[test]
-fn what_was_answered_is_replayed_behind_a_restart() {
+fn responses_are_replayed_after_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let paid = request("POST", "/echo", KEY, b"paid");
     let cut = request("POST", "/slow", "idempotency-key: k-2\r\n", b"cut off");
-    // Each life has a runtime of its own, which takes everything with it when it ends.
+    // Each process life has its own runtime, and dropping that ends all of its tasks.
     let life = || tokio::runtime::Runtime::new().unwrap();
     life().block_on(async {
         let shop = shop_in(folder.path()).await;

@@ -1,9 +1,10 @@
-//! Somebody writes `refrain.toml` for the first time and gets things wrong.
-//! Every mistake is told with its place, what was probably meant and a fix; none is passed over in silence.
+//! An operator writes `refrain.toml` for the first time and makes mistakes. Every mistake is reported with its
+//! position, the likely intention and a fix; none is ignored silently.
 //!
-//! Each `policy_errors/NAME.toml` is a bad file, and `NAME.txt` what is said about it; `SNAPSHOTS=overwrite` writes the latter anew.
+//! Each `policy_errors/NAME.toml` is a bad file, and `NAME.txt` the expected report; `SNAPSHOTS=overwrite` rewrites
+//! the reports.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::path::{Path, PathBuf};
 
@@ -51,18 +52,21 @@ fn bad_files_are_refused_with_place_and_fix() {
 #[test]
 fn files_and_policies_that_are_too_large_are_refused() {
     let comment = "#".repeat((4 << 20) + 1);
-    assert!(message(&comment).contains("4MiB at most are read"));
+    assert!(message(&comment).contains("more than the maximum of 4MiB"));
     let operations = |count: usize| -> String {
         (0..count)
             .map(|n| format!("[[operation]]\nmatch = \"POST /{n}\"\n"))
             .collect()
     };
     assert!(File::parse(&operations(OPERATIONS_MAX), "refrain.toml").is_ok());
-    assert!(message(&operations(OPERATIONS_MAX + 1)).contains("10001 operations, 10000 at most"));
+    assert!(
+        message(&operations(OPERATIONS_MAX + 1))
+            .contains("10001 operations, more than the maximum of 10000")
+    );
 }
 
 #[test]
-fn at_most_twenty_problems_are_told() {
+fn reports_at_most_twenty_problems() {
     let same = "[[operation]]\nmatch = \"POST /same\"\n".repeat(31);
     let error = File::parse(&same, "refrain.toml").unwrap_err();
     assert_eq!(error.problems().len(), 20);
@@ -70,7 +74,7 @@ fn at_most_twenty_problems_are_told() {
 }
 
 #[test]
-fn what_cannot_be_read_is_said_plainly() {
+fn unreadable_file_is_reported() {
     let error = File::read(Path::new("no/such/refrain.toml"))
         .unwrap_err()
         .to_string();
@@ -146,7 +150,7 @@ fn passwords_are_not_shown() {
     assert!(settings.store[1].as_str().contains("secret"));
 }
 
-/// Addresses hold passwords, and the file is read by many: they can lie beside it.
+/// Addresses contain passwords, and many people read the file: addresses can be in files of their own.
 #[test]
 fn addresses_and_credentials_are_read_from_files() {
     let folder = tempfile::tempdir().unwrap();
@@ -191,7 +195,7 @@ fn addresses_and_credentials_are_read_from_files() {
     assert!(shown.contains("postgres://r:***@db/x"), "{shown}");
 }
 
-/// A process has the secrets of the parts that it uses, and no others.
+/// A process reads only the secrets of the parts that it uses.
 #[test]
 fn secrets_of_other_parts_and_overridden_settings_are_not_read() {
     let folder = tempfile::tempdir().unwrap();
@@ -214,7 +218,7 @@ fn secrets_of_other_parts_and_overridden_settings_are_not_read() {
     let overrides = [("outbox", "postgres://h/x"), ("to", "nats://h")];
     let read = File::read_with(&path, Secrets::Relays(&a), &overrides).unwrap();
     assert_eq!(read.relays[0].to.as_str(), "nats://h");
-    // What was not read names no server, so that nothing is sent to another.
+    // An address that was not read names an invalid server, so that nothing is sent to a wrong one.
     for unread in [&read.relays[1].to, &read.relays[1].outbox, &read.store[0]] {
         assert!(unread.as_str().contains("not-read.invalid"), "{unread}");
     }
@@ -360,7 +364,7 @@ fn every_setting_in_the_schema_has_a_description() {
     }
 }
 
-/// What `value` breaks of `schema`, as far as the keywords go that our schema uses; patterns are left to editors.
+/// The first violation of `schema` by `value`, for the keywords that our schema uses; patterns are not checked here.
 fn fault(root: &Value, schema: &Value, value: &Value) -> Option<String> {
     let mut faults =
         schema
@@ -413,7 +417,7 @@ fn fault(root: &Value, schema: &Value, value: &Value) -> Option<String> {
                         .map(|name| format!("{name} is unknown"))
                 }
                 "description" | "title" | "pattern" | "$defs" | "$schema" => None,
-                other => panic!("this test does not know the keyword {other}"),
+                other => panic!("this test does not support the keyword {other}"),
             });
     faults.next()
 }

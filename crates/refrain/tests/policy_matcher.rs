@@ -1,7 +1,7 @@
-//! A payment API guards `POST /v1/payments` and leaves a search by POST unguarded.
-//! Whoever writes `//`, `..` or `%2F` must not get around the guard, and whoever adds a pattern must not have to think of the order.
+//! A payment API guards `POST /v1/payments` and leaves a search by POST unguarded. A client must not bypass the guard
+//! with `//`, `..` or `%2F`, and the order of the patterns must not matter.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use refrain::policy::{Class, Mode, Operation, Paths, Policy};
 
@@ -9,7 +9,7 @@ fn operation(pattern: &str) -> Operation {
     Operation::new(pattern).unwrap()
 }
 
-/// Checks which pattern each request finds, whatever order the patterns are given in.
+/// Checks which pattern each request matches, for every order of the patterns.
 fn check(patterns: &[&str], requests: &[(&str, Option<&str>)]) {
     let mut operations: Vec<_> = patterns.iter().map(|pattern| operation(pattern)).collect();
     for _ in 0..2 {
@@ -44,7 +44,7 @@ fn the_most_specific_pattern_wins_whatever_the_order() {
             ("POST /v1", Some("POST /v1/*")),
             ("POST /", Some("POST /*")),
             ("POST /v2", Some("POST /*")),
-            // Literal from the left: `v1` counts more than what comes behind it.
+            // Literal segments count from the left: `v1` takes precedence over later segments.
             ("POST /v1/pay/x", Some("POST /v1/{id}/x")),
             ("POST /v2/pay/x", Some("POST /{a}/pay/x")),
             ("POST /v1/pay/y", Some("POST /v1/*")),
@@ -118,7 +118,7 @@ fn no_spelling_leads_around_a_guard() {
             ("POST /v1%2f..%2fv1/payments/7", guarded),
             ("POST /v1\\payments%5C7", guarded),
             ("POST /v1;a=b/payments;c/7", guarded),
-            // A server may read a slash inside the id as part of it, and smooth out the rest.
+            // A server may treat an encoded slash as part of the id, and normalize the rest.
             ("POST /v1//payments/a%2Fb", guarded),
             ("POST /v1/payments/..", guarded),
             ("POST /v1/payments", None),
@@ -128,7 +128,7 @@ fn no_spelling_leads_around_a_guard() {
     );
 }
 
-/// `POST /V1/pay` went around the key that `POST /v1/pay` requires, to a service that ignores case.
+/// `POST /V1/pay` bypassed the key that `POST /v1/pay` requires, at a service that ignores case.
 #[test]
 fn case_leads_around_no_guard() {
     check(
@@ -147,7 +147,7 @@ fn case_leads_around_no_guard() {
     assert_eq!(found.value("id"), Some(&b"Ab"[..]), "values stay as sent");
 }
 
-/// Ignoring case guards more, never less: a rule that guards less counts for its own spelling alone.
+/// Ignoring case guards more, never less: a rule that guards less matches its exact spelling only.
 #[test]
 fn a_laxer_rule_counts_for_its_own_spelling() {
     let mut observed = operation("POST /v1/Watch");
@@ -205,7 +205,8 @@ fn case_counts_where_an_operation_says_so() {
     assert_eq!(replaced.unwrap().operations().count(), 3);
 }
 
-/// A service that takes `/v1/pay.json` for `/v1/pay` has two paths, and a slash at the end makes none.
+/// For a service that treats `/v1/pay.json` like `/v1/pay`, these are two paths; a trailing slash does not make
+/// another path.
 #[test]
 fn a_suffix_is_another_path_and_a_slash_at_the_end_is_not() {
     let mut pay = operation("POST /v1/pay");
@@ -289,7 +290,7 @@ fn long_and_deep_paths_are_read_in_one_go() {
     assert_eq!(policy.find("POST", &odd).unwrap().operation.name, deep);
 }
 
-/// Every policy of two patterns over a small alphabet finds what a plain reading of the rules finds.
+/// Every policy of two patterns over a small alphabet matches like a direct implementation of the rules.
 #[test]
 fn finds_what_comparing_all_patterns_finds() {
     let patterns = words(&["a", "b", "{x}"], 3)
@@ -332,7 +333,7 @@ fn words(alphabet: &[&str], depth: usize) -> Vec<String> {
             .iter()
             .flat_map(|front| alphabet.iter().map(move |word| format!("{front}/{word}")))
             .collect();
-        // A name may stand in a pattern once.
+        // A name may occur in a pattern only once.
         last.retain(|path| path.matches("{x}").count() < 2);
         all.extend(last.clone());
     }
@@ -360,7 +361,7 @@ fn matches(pattern: &str, path: &str) -> bool {
     long_enough && pattern.iter().zip(&path).all(fits)
 }
 
-/// Larger is more specific: literal 3, name 2, end 1, rest 0.
+/// A larger rank is more specific: literal 3, name 2, end 1, rest 0.
 fn rank(pattern: &str) -> Vec<u8> {
     let mut rank: Vec<_> = segments(pattern)
         .iter()

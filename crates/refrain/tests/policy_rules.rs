@@ -1,7 +1,7 @@
 //! "Store failures too" and "keep only 2xx" are both right, under different guarantees; classes choose between them.
-//! What a policy promises is written in tables, and these are the tables.
+//! A wrong entry loses a response or executes twice, so the tables of the contract are tested entry by entry.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::time::Duration;
 
@@ -243,7 +243,7 @@ fn a_policy_refuses_what_breaks_its_rules() {
                 o.receipts = Some(Address::new("postgres://db/app"));
                 o.reply = Reply::Streamed;
             },
-            "leaves before its receipt can be read",
+            "is sent before its receipt can be read",
         ),
         (
             |o| {
@@ -251,7 +251,7 @@ fn a_policy_refuses_what_breaks_its_rules() {
                 o.receipts = Some(Address::new("postgres://db/app"));
                 o.on_store_failure = OnStoreFailure::Pass;
             },
-            "what passes without the store has no receipt",
+            "a request that runs without the store has no receipt",
         ),
         (
             |o| o.outcome_bytes_max = (64 << 20) + 1,

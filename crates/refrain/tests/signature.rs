@@ -1,10 +1,10 @@
-//! Somebody who does not know the secret sends a webhook, or sends a captured one again, changed or late.
-//! What the sender has signed is believed, within the tolerance; nothing else is.
+//! An attacker without the secret sends a webhook, or replays a captured one, changed or late. Only deliveries with a
+//! valid signature within the tolerance are accepted.
 //!
-//! The vectors are those that GitHub and Standard Webhooks publish; Stripe and Shopify publish none,
-//! so theirs were made with another implementation of HMAC, Python's.
+//! The vectors are those that GitHub and Standard Webhooks publish; Stripe and Shopify publish none, so theirs were
+//! made with another HMAC implementation, Python's.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use refrain::{
 };
 use refrain_testkit::webhook::signed;
 
-/// When the published vectors were signed.
+/// The time at which the published vectors were signed.
 const TIME: u64 = 1_614_265_330;
 const EVENT: &[u8] = br#"{"id":"evt_1","type":"charge.succeeded","created":1614265330}"#;
 const STANDARD_SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
@@ -57,7 +57,7 @@ fn signature(sender: Sender) -> Signature {
         .unwrap()
 }
 
-/// A good delivery.
+/// A valid delivery.
 fn delivery(sender: Sender) -> Headers {
     signed(sender, secret_of(sender), "msg_1", TIME, EVENT)
 }
@@ -167,13 +167,13 @@ fn a_signature_is_good_for_the_tolerance_and_not_longer_both_ways() {
             let told = verify_at(&signature, &headers, EVENT, now);
             assert_eq!(told, expected, "{sender} at {now}");
         }
-        // Who does not know the secret learns nothing about the clock.
+        // A sender without the secret learns nothing about the clock.
         let told = verify_at(&signature, &headers, b"other", TIME * 2);
         assert_eq!(told, Err(Unverified::NoMatch), "{sender}");
     }
     for sender in [Sender::Github, Sender::Shopify] {
         let told = verify_at(&signature(sender), &delivery(sender), EVENT, TIME * 2);
-        assert_eq!(told, Ok(()), "{sender} does not sign the time");
+        assert_eq!(told, Ok(()), "{sender} does not sign a timestamp");
     }
 }
 
@@ -199,7 +199,7 @@ fn while_secrets_are_rotated_either_is_good_and_a_third_is_not() {
     }
 }
 
-/// Deliveries with several signatures, of several versions, well and badly written.
+/// Deliveries with several signatures, of several versions, well-formed and malformed.
 #[test]
 fn one_good_signature_among_others_is_enough_and_too_many_are_refused() {
     let stripe = |value: String| (Sender::Stripe, "stripe-signature", value);
@@ -240,7 +240,7 @@ fn one_good_signature_among_others_is_enough_and_too_many_are_refused() {
             false,
         ),
         (svix(format!("v1,AAAA {tag}")), true),
-        (svix(format!("v1a,whatever {tag} v2,other")), true),
+        (svix(format!("v1a,unknown {tag} v2,other")), true),
         (svix(tag.replace("v1,", "v2,")), false),
         (svix(tag.replace("v1,", "")), false),
         (svix(tag.trim_end_matches('=').into()), false),
@@ -314,10 +314,10 @@ fn secrets_are_read_from_files_and_the_environment() {
     let told = |result: refrain::Result<SigningSecret>| result.unwrap_err().to_string();
     let missing = told(SigningSecret::from_file(Sender::Github, "no/such/file"));
     assert!(
-        missing.starts_with("file:no/such/file cannot be read"),
+        missing.starts_with("cannot read file:no/such/file"),
         "{missing}"
     );
-    // Cargo sets this one for tests.
+    // Cargo sets this variable for tests.
     assert!(SigningSecret::from_env(Sender::Github, "CARGO_PKG_NAME").is_ok());
     let unset = told(SigningSecret::from_env(Sender::Github, "NO_SUCH_THING"));
     assert!(unset.contains("NO_SUCH_THING_FILE"), "{unset}");

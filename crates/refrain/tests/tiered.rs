@@ -1,5 +1,6 @@
-//! A front that is empty, down, slow, stale or poisoned must cost time and nothing else.
-//! Others put a response cache before the truth, and served another user's body, or a payment's outcome after its key was reused.
+//! A cache in front of a store that is empty, down, slow, stale or poisoned must cost time and nothing else. Other
+//! libraries put a response cache in front of the store, and returned another user's body, or the outcome of a
+//! payment after its key was reused.
 
 use std::{
     collections::HashMap,
@@ -26,7 +27,7 @@ use refrain_testkit::{
 const RETENTION: Duration = Duration::from_secs(600);
 const REMEMBER: Duration = Duration::from_secs(86_400);
 
-/// A front in memory that can be made to fail. Clones share it.
+/// An in-memory front cache that can be made to fail. Clones share it.
 #[derive(Debug, Clone, Default)]
 struct Shelf(Arc<Inner>);
 
@@ -101,7 +102,7 @@ impl Front for Shelf {
     }
 }
 
-/// A model behind a shelf, on a clock that the test turns.
+/// A model store behind a front cache, on a manual clock.
 struct Stage {
     clock: ManualClock,
     shelf: Shelf,
@@ -156,7 +157,7 @@ async fn replayed(store: &impl Store, number: u8) -> Bytes {
     }
 }
 
-/// Whether the answers come from the front: the truth behind it is taken away.
+/// Whether replays come from the front: the record in the store is erased first.
 async fn is_served_in_front(stage: &Stage, number: u8) -> bool {
     let erased = stage.model.erase(id(number)).await.unwrap();
     assert_eq!(erased, Erased::Gone);
@@ -168,13 +169,13 @@ async fn is_served_in_front(stage: &Stage, number: u8) -> bool {
 }
 
 #[tokio::test]
-async fn what_was_replayed_once_is_served_in_front() {
+async fn replayed_outcome_is_served_from_the_front() {
     let stage = stage();
     complete(&stage.store, 1, "done").await;
     assert_eq!(
         stage.shelf.entry(id(1)),
         None,
-        "nobody has asked for it yet"
+        "cached before the first replay"
     );
     assert_eq!(replayed(&stage.store, 1).await, "done");
     assert!(stage.shelf.entry(id(1)).is_some());
@@ -183,7 +184,7 @@ async fn what_was_replayed_once_is_served_in_front() {
 }
 
 #[tokio::test]
-async fn who_asks_and_what_is_asked_is_decided_as_ever() {
+async fn front_checks_credential_and_fingerprint() {
     let stage = stage();
     complete(&stage.store, 1, "done").await;
     let _ = replayed(&stage.store, 1).await;
@@ -207,7 +208,8 @@ async fn nothing_is_replayed_from_the_front_when_retention_may_have_ended() {
     complete(&stage.store, 1, "done").await;
     let _ = replayed(&stage.store, 1).await;
     let before = stage.shelf.finds();
-    // Near its end the store decides, and at its end the key is refused, whatever the front still holds.
+    // Near the end of retention the store decides, and after it the key is refused, even if the front still has the
+    // outcome.
     stage.clock.advance(RETENTION - Duration::from_secs(1));
     assert_eq!(replayed(&stage.store, 1).await, "done");
     stage.clock.advance(Duration::from_secs(1));
@@ -257,7 +259,7 @@ async fn a_poisoned_entry_is_never_replayed() {
         changed[at] ^= 1;
         poisons.push((format!("byte {at} changed"), changed.into()));
     }
-    // Whole, and made by a store with another secret.
+    // A valid entry that was made by a store with another secret.
     let shelf = Shelf::default();
     let elsewhere = Tiered::new(shelf.clone(), Memory::new());
     complete(&elsewhere, 1, "charged another").await;
@@ -272,7 +274,7 @@ async fn a_poisoned_entry_is_never_replayed() {
         let verdict = ask(&stage.store, &other).await.unwrap();
         assert_eq!(verdict, Verdict::Mismatch, "{what}");
     }
-    // A poisoned entry for a key that is new does not keep it from being granted.
+    // A poisoned entry for a new key does not prevent a grant.
     stage.shelf.set(id(3), whole);
     let fresh = ask(&stage.store, &claim(3)).await.unwrap();
     assert!(matches!(fresh, Verdict::Granted(_)), "{fresh:?}");
@@ -293,7 +295,7 @@ async fn a_front_that_is_down_or_hangs_costs_little_and_changes_nothing() {
         assert_eq!(
             stage.shelf.finds() - finds,
             1,
-            "it is left alone, {fault:?}"
+            "the failing front must not be called, {fault:?}"
         );
         stage.shelf.fail(None);
         stage.clock.advance(Duration::from_secs(2));
@@ -301,19 +303,19 @@ async fn a_front_that_is_down_or_hangs_costs_little_and_changes_nothing() {
         assert_eq!(
             stage.shelf.finds() - finds,
             2,
-            "and then asked again, {fault:?}"
+            "the front must be called again, {fault:?}"
         );
     }
 }
 
 #[tokio::test]
-async fn what_was_erased_is_not_replayed_nor_put_there_again() {
+async fn erased_record_is_not_replayed_or_cached_again() {
     let stage = stage();
     complete(&stage.store, 1, "first life").await;
     let _ = replayed(&stage.store, 1).await;
     let (fence, old) = (LAST, stage.shelf.entry(id(1)).unwrap());
     assert_eq!(stage.store.erase(id(1)).await.unwrap(), Erased::Gone);
-    // Somebody had read the record before, and is late.
+    // A process read the record before, and writes it to the front late.
     let late = Fence {
         counter: 1,
         ..fence
@@ -323,7 +325,7 @@ async fn what_was_erased_is_not_replayed_nor_put_there_again() {
     assert_eq!(replayed(&stage.store, 1).await, "second life");
 }
 
-/// An operator erases a key in the database itself; the front knows nothing of it, and never forgets by itself.
+/// An operator erases a key in the database directly; the front is not notified, and never drops entries by itself.
 #[tokio::test]
 async fn a_record_erased_elsewhere_is_not_replayed_after_seconds() {
     let stale_max = Tiered::<Shelf, Model>::STALE_MAX;
@@ -334,10 +336,10 @@ async fn a_record_erased_elsewhere_is_not_replayed_after_seconds() {
     assert_eq!(stage.model.erase(id(1)).await.unwrap(), Erased::Gone);
     stage.clock.advance(stale_max);
     let stale = stage.shelf.entry(id(1));
-    assert!(stale.is_some(), "the shelf keeps it");
+    assert!(stale.is_some(), "the front must still have it");
     let again = ask(&stage.store, &claim(1)).await.unwrap();
     assert!(matches!(again, Verdict::Granted(_)), "{again:?}");
-    // Also by a process that has learnt the store's time only just now.
+    // Also in a process that has just read the store's time for the first time.
     let fresh = Tiered::with_clock(
         stage.shelf.clone(),
         stage.model.clone(),
@@ -349,7 +351,7 @@ async fn a_record_erased_elsewhere_is_not_replayed_after_seconds() {
     assert!(matches!(late, Verdict::InFlight { .. }), "{late:?}");
 }
 
-/// Reading a record and putting it in front are two steps: a process may be paused between them for long.
+/// Reading a record and caching it are two steps: a process may be paused between them for long.
 #[tokio::test]
 async fn an_entry_that_was_read_long_ago_is_not_replayed_however_late_it_was_put() {
     let stage = stage();
@@ -378,7 +380,7 @@ async fn a_record_that_the_front_cannot_be_told_of_is_not_erased() {
     }
 }
 
-/// Behind a front a store is still a store.
+/// A store with a front must still pass the store suite.
 struct Fronted;
 
 impl Fixture for Fronted {

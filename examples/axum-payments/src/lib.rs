@@ -80,7 +80,7 @@ async fn pay(
 }
 
 fn failed(error: &dyn std::error::Error) -> Response {
-    eprintln!("a payment could not be written: {error}");
+    eprintln!("cannot write a payment: {error}");
     StatusCode::INTERNAL_SERVER_ERROR.into_response()
 }
 

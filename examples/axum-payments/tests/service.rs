@@ -72,7 +72,7 @@ async fn reopened(folder: &Path) -> Router {
 }
 
 #[tokio::test]
-async fn what_is_no_retry_is_refused_and_pays_nothing() {
+async fn request_that_is_not_a_retry_is_rejected_and_pays_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let service = app(folder.path()).await.unwrap();
     pay(&service, Some("order-7"), "amount=20&to=alice").await;

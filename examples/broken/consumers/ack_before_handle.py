@@ -1,6 +1,6 @@
-"""The message is acknowledged before it is handled: one that fails, or whose consumer dies, never comes again.
+"""The message is acknowledged before it is handled: if handling fails or the consumer dies, it is never redelivered.
 
-Seen with automatic acknowledgement, and with consumers that hand over to a pool of threads.
+Seen with automatic acknowledgement, and with consumers that pass messages to a thread pool.
 """
 
 from base import Consumer, main

@@ -1,10 +1,10 @@
-"""A consumer of a Redis stream that is right; the others change one thing of it.
+"""A correct consumer of a Redis stream; the broken consumers change one thing in it.
 
 Usage: python3 NAME.py REDIS_PORT STREAM CONSUMER LEDGER_URL
 
 A message has an id and a JSON payload. Its effect is one POST to LEDGER_URL/ID.
 `"slow": SECONDS` in the payload takes that long before the effect, and `"fail": N` fails the first N times.
-What fails ATTEMPTS times goes to the stream STREAM-dead.
+A message that fails ATTEMPTS times goes to the stream STREAM-dead.
 """
 
 import json
@@ -14,16 +14,16 @@ import time
 import urllib.request
 
 ATTEMPTS = 3
-# What was handed out and not heard of for so long is handed out again.
+# A message that is not acknowledged within this time is delivered again.
 IDLE_MS = 300
-# A claim stands for so long when its holder is gone.
+# A claim lapses after this time if its holder is gone.
 LEASE_MS = 1500
-# For so long it is known that a message is done.
+# A completed message is remembered for this time.
 KEPT_MS = 24 * 3600 * 1000
 
 
 class Redis:
-    """As much of Redis's protocol as is needed."""
+    """The part of the Redis protocol that is needed."""
 
     def __init__(self, port):
         self.socket = socket.create_connection(("127.0.0.1", port))
@@ -90,7 +90,7 @@ class Consumer:
         if self.redis("SET", mark, "claimed", "NX", "PX", LEASE_MS) is None:
             if self.redis("GET", mark) == b"done":
                 self.acknowledge(entry)
-            # Else it is in flight, or was when somebody died: it is looked at again.
+            # Otherwise it is in flight, or its holder died: it is delivered again later.
             return
         try:
             self.handle(id, payload)

@@ -1,6 +1,6 @@
-"""A message that was given up counts as handled: its replay from the dead letters is refused as a duplicate.
+"""A dead-lettered message counts as handled: its redrive is rejected as a duplicate.
 
-Seen where an inbox keeps ids whatever became of the message.
+Seen where an inbox stores ids regardless of the result of the message.
 """
 
 from base import KEPT_MS, Consumer, main

@@ -1,6 +1,6 @@
-"""Marked as done a while after the effect: a consumer that dies in between does it again.
+"""Marked as done some time after the effect: if the consumer dies in between, the message takes effect again.
 
-That is at-least-once, and right where that is promised; it is not exactly-once.
+That is at-least-once, and correct for this guarantee; it is not exactly-once.
 """
 
 import time

@@ -25,7 +25,7 @@ class ExactlyOnce(Consumer):
         self.redis("EVAL", COMMIT, 3, *keys, self.name, entry)
 
     def effect(self, id):
-        """Comes with the mark."""
+        """Part of the transaction in `take`."""
 
 
 main(ExactlyOnce)

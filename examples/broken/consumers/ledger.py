@@ -1,4 +1,4 @@
-"""Counts effects: POST /ID is one more, GET /ID says how many.
+"""Counts effects: POST /ID adds one, GET /ID returns the count.
 
 Usage: python3 ledger.py PORT
 """

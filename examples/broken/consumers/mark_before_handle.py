@@ -1,6 +1,6 @@
-"""The message is marked as done before it is handled: one that fails, or whose consumer dies, is lost.
+"""The message is marked as done before it is handled: if handling fails or the consumer dies, it is lost.
 
-Seen in deduplicating middlewares that ask "have I seen this id?" and write it down in the same step.
+Seen in deduplicating middleware that checks and stores the id in the same step.
 """
 
 from base import KEPT_MS, Consumer, Failed, main

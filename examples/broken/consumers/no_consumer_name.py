@@ -1,6 +1,6 @@
-"""The mark has no consumer's name in it: the second subscriber takes the message for a duplicate.
+"""The mark does not contain the consumer's name: the second subscriber treats the message as a duplicate.
 
-Seen where one table of handled ids serves all endpoints.
+Seen where all endpoints share one table of handled ids.
 """
 
 from base import Consumer, main

@@ -1,4 +1,4 @@
-"""Lets dead letters through again: moves all of STREAM-dead back to STREAM.
+"""Redrives dead letters: moves all messages of STREAM-dead back to STREAM.
 
 Usage: python3 redrive.py REDIS_PORT STREAM
 """

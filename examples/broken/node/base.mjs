@@ -1,9 +1,9 @@
-// A payments service that keeps its promise: the same key with the same request takes effect once.
+// A correct payments service: the same key with the same request takes effect once.
 //
-// The broken services beside it change one thing each. Standard library only.
+// The broken services next to it change one thing each. Standard library only.
 //
-// There is one process, so a claim lives in its memory and ends with it, and never lapses. Payment and answer are one
-// line of a journal, written before the answer leaves: a crash loses both or neither.
+// There is one process, so a claim is in its memory, ends with it, and never lapses. Payment and response are one
+// line of a journal, written before the response is sent: a crash loses both or neither.
 
 import { createHash } from "node:crypto";
 import { appendFileSync, existsSync, readFileSync } from "node:fs";
@@ -15,7 +15,7 @@ const WAIT_MS = 2000; // how long a duplicate waits for the first one's answer
 const KEY_BYTES_MAX = 255;
 const REPLAYED = ["content-type", "location"];
 
-/** A way out before anything took effect. */
+/** A rejection before anything took effect. */
 export class Refused extends Error {
   constructor(status, why, headers = {}) {
     super(why);
@@ -33,7 +33,7 @@ export function digest(...parts) {
   return hash.digest("hex");
 }
 
-/** JSON with its members in order, however the client wrote it. */
+/** Canonical JSON: members sorted by name. */
 export function canonical(value) {
   if (Array.isArray(value)) return `[${value.map(canonical)}]`;
   if (value === null || typeof value !== "object") return JSON.stringify(value);
@@ -50,7 +50,7 @@ export class Service {
   constructor(folder) {
     this.journal = join(folder, "journal");
     const text = existsSync(this.journal) ? readFileSync(this.journal, "utf8") : "";
-    // A line that a crash cut short was never answered for.
+    // The response of a line that a crash truncated was never sent.
     if (text && !text.endsWith("\n")) appendFileSync(this.journal, "\n");
     for (const line of text.split("\n")) {
       try {
@@ -59,14 +59,14 @@ export class Service {
     }
   }
 
-  // Who asks for what.
+  // Key, caller and fingerprint.
 
   keyOf(request) {
     const keys = request.headersDistinct["idempotency-key"] ?? [];
-    if (keys.length !== 1) throw new Refused(400, "one Idempotency-Key is needed");
+    if (keys.length !== 1) throw new Refused(400, "exactly one Idempotency-Key is required");
     const key = keys[0].replace(/^"(.*)"$/, "$1");
     if (!/^[\x21-\x7e]+$/.test(key) || key.length > KEY_BYTES_MAX) {
-      throw new Refused(400, "the key has to be 1 to 255 bytes of visible ASCII");
+      throw new Refused(400, "the key must be 1 to 255 visible ASCII characters");
     }
     return key;
   }
@@ -106,7 +106,7 @@ export class Service {
     return this.claimed(identity, fingerprint, request);
   }
 
-  /** Nothing else happens between the look above and the claim here: one thread, and no `await`. */
+  /** Lookup and claim are atomic: one thread, and no `await` in between. */
   async claimed(identity, fingerprint, request) {
     let end;
     this.claims.set(identity, { fingerprint, ended: new Promise((resolve) => (end = resolve)) });
@@ -139,7 +139,7 @@ export class Service {
     return { status, headers: Object.fromEntries(names.map((name) => [name, headers[name]])), body };
   }
 
-  /** Payment and answer, whole or not at all. */
+  /** Writes payment and response as one line. */
   commit(entry) {
     const kept = this.kept(entry.answer);
     const line = { ...entry, answer: { ...kept, body: kept.body.toString("base64") } };
@@ -163,7 +163,7 @@ export class Service {
     await this.work(request);
   }
 
-  /** About some orders the bank's line is bad the first time. */
+  /** Rejects invalid orders; for some orders the first call to the bank fails. */
   check(request) {
     const { amount = 0, reference } = orderOf(request);
     if (amount < 0) throw new Refused(400, "the amount is negative");
@@ -173,7 +173,7 @@ export class Service {
     }
   }
 
-  /** Takes a moment, in small steps. */
+  /** Sleeps, in small time steps. */
   async work(request) {
     for (let step = 0; step < (orderOf(request).slow ? 60 : 4); step += 1) await sleep(5);
   }
@@ -191,8 +191,8 @@ export class Service {
     const { pathname } = request.place;
     if (request.method === "GET" && pathname === "/ledger") return answer(200, `${this.payments}`);
     try {
-      if (!this.callerOf(request)) throw new Refused(401, "who are you?");
-      if (!["/v1/payments", "/v1/refunds"].includes(pathname)) throw new Refused(404, "no such thing");
+      if (!this.callerOf(request)) throw new Refused(401, "authentication required");
+      if (!["/v1/payments", "/v1/refunds"].includes(pathname)) throw new Refused(404, "not found");
       return await this.guarded(request);
     } catch (error) {
       if (error instanceof Refused) return error.answer;
@@ -216,7 +216,7 @@ export function orderOf(request) {
   }
 }
 
-/** `SERVICE.mjs PORT FOLDER`: listens on the port, keeps everything in the folder. */
+/** `SERVICE.mjs PORT FOLDER`: listens on the port, stores everything in the folder. */
 export function serve(Kind) {
   const [port, folder] = process.argv.slice(2);
   const service = new Kind(folder);

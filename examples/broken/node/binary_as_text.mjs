@@ -1,7 +1,7 @@
-// Bodies are read as text on their way through.
+// Bodies are read as text.
 //
-// Seen where a middleware reads the body with `text()` to fingerprint it, and hands on what it has read.
-// Cost: everything that is no UTF-8 arrives changed, for the first caller already: images, archives, signatures.
+// Seen where middleware reads the body with `text()` to fingerprint it, and passes this text on.
+// Cost: every body that is not UTF-8 changes, even for the first caller: images, archives, signatures.
 
 import { Service, serve } from "./base.mjs";
 

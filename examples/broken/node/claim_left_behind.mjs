@@ -1,7 +1,7 @@
-// When the run fails, nobody takes the claim back.
+// When execution fails, the claim is not released.
 //
-// Seen where the claim is settled behind the call, and not on every way out of it.
-// Cost: one error of the bank, and the key says "in flight" until it is forgotten; the client can neither retry nor know.
+// Seen where the claim is settled after the call, but not on every exit path.
+// Cost: after one error of the bank, the key stays "in flight" until it expires; the client can neither retry nor learn the outcome.
 
 import { Service, answer, serve } from "./base.mjs";
 

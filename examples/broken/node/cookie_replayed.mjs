@@ -1,7 +1,7 @@
-// All headers of the answer are kept and replayed, Set-Cookie among them.
+// All headers of the response are stored and replayed, including Set-Cookie.
 //
-// Seen wherever "the response" is stored whole.
-// Cost: an old session is set again after the user has logged out; with a key that leaks, it is set for somebody else.
+// Seen where the whole response is stored.
+// Cost: an old session is set again after the user has logged out; if a key leaks, it is set for another user.
 
 import { Service, serve } from "./base.mjs";
 

@@ -1,7 +1,7 @@
-// Of two key headers, the first is looked up and the last is written down.
+// Of two key headers, the first is looked up and the last is stored.
 //
-// Seen where two layers (a gateway and an app, a framework and a middleware) each take "the" header.
-// Cost: a proxy on the way adds a key of its own, and every retry pays again.
+// Seen where two layers (a gateway and an app, a framework and a middleware) each read the header.
+// Cost: a proxy in between adds its own key, and every retry pays again.
 
 import { Service, serve } from "./base.mjs";
 

@@ -1,7 +1,7 @@
-// The payment is made first, and its record written when all the rest is done: two commits.
+// The payment is committed first, and its record at the end: two commits.
 //
-// Seen in all middleware around a handler, for it cannot be in the handler's transaction.
-// Cost: a crash between the two, and the retry pays again, because nothing tells that it was paid.
+// Seen in all middleware around a handler, because it cannot take part in the handler's transaction.
+// Cost: after a crash between the two, the retry pays again, because no record shows the payment.
 
 import { Service, serve } from "./base.mjs";
 

@@ -1,7 +1,7 @@
-// An empty key is a key.
+// The empty key is accepted as a key.
 //
 // Seen where only the absence of the header is checked.
-// Cost: clients whose key variable is empty share one key: the second order is refused, or answered with the first one's.
+// Cost: clients whose key variable is empty share one key: the second order is rejected, or gets the first response.
 
 import { Service, serve } from "./base.mjs";
 

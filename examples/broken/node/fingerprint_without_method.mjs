@@ -1,7 +1,7 @@
-// The fingerprint leaves the method out.
+// The fingerprint omits the method.
 //
-// Seen where a middleware fingerprints "the payload".
-// Cost: a PUT or DELETE that happens to carry the same key is answered with the POST's answer and does nothing.
+// Seen where middleware fingerprints only the body.
+// Cost: a PUT or DELETE with the same key gets the response of the POST and does nothing.
 
 import { Service, digest, serve } from "./base.mjs";
 

@@ -1,7 +1,7 @@
-// The fingerprint leaves the path out.
+// The fingerprint omits the path.
 //
-// Seen where a middleware is mounted for a whole API and fingerprints bodies.
-// Cost: a client that uses one key per checkout pays, then refunds, and gets the payment's answer for the refund.
+// Seen where middleware is mounted for a whole API and fingerprints only bodies.
+// Cost: a client that uses one key per checkout pays, then refunds, and gets the response of the payment for the refund.
 
 import { Service, digest, serve } from "./base.mjs";
 

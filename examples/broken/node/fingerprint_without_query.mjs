@@ -1,7 +1,7 @@
-// The fingerprint leaves the query out.
+// The fingerprint omits the query.
 //
-// Seen where routes are compared as the router knows them, without what stands behind the question mark.
-// Cost: `?amount=999` is answered with the answer to `?amount=1`, as if it had been done.
+// Seen where the matched route is compared, without the query string.
+// Cost: `?amount=999` gets the response for `?amount=1`, as if it had been executed.
 
 import { Service, digest, serve } from "./base.mjs";
 

@@ -1,7 +1,7 @@
-// A refusal is kept under the key, and answers whatever comes next with that key.
+// A rejection is stored under the key, and replayed to every later request with that key.
 //
-// Seen where "replay errors too" was read as "whatever the request says".
-// Cost: the client corrects the typo, sends it again with its key, and is told of the typo that is no longer there.
+// Seen where "replay errors too" was implemented without comparing requests.
+// Cost: the client corrects a typo, sends the request again with its key, and gets the error about the old typo.
 
 import { Refused, Service, serve } from "./base.mjs";
 

@@ -1,8 +1,8 @@
-// A failure is kept as if it were an outcome, and replayed as if it happened anew.
+// A failure is stored as the outcome, and its replay looks like a new failure.
 //
-// Seen where every response goes into the store. Keeping a failure can be right, where it may have taken effect; then
-// the replay has to say that it is one, so that the client takes a new key.
-// Cost: the bank was away for a second, and the client retries a stored "try again" until the key is forgotten.
+// Seen where every response is stored. Storing a failure is correct if it may have taken effect; then
+// the replay must be marked, so that the client can decide to use a new key.
+// Cost: the bank was unavailable for a second, and the client retries against a stored "try again" until the key expires.
 
 import { Refused, Service, serve } from "./base.mjs";
 

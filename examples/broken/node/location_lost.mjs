@@ -1,7 +1,7 @@
-// Status and body are kept, headers are not.
+// Status and body are stored, headers are not.
 //
-// Seen where a cache of bodies was made into an idempotency store.
-// Cost: the client that needs the replay most, because it lost the answer, does not learn where its payment is.
+// Seen where a body cache was turned into an idempotency store.
+// Cost: a client that lost the response does not learn the URL of its payment from the replay.
 
 import { Service, serve } from "./base.mjs";
 

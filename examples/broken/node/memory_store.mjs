@@ -1,7 +1,7 @@
-// Payments are on disk, records in memory.
+// Payments are on disk, records are only in memory.
 //
-// Seen wherever the default store of a library went to production.
-// Cost: each deployment and each crash forgets all keys, at the moment at which all clients retry.
+// Seen where the default in-memory store of a library is used in production.
+// Cost: each deployment and each crash forgets all keys, at the moment when clients retry.
 
 import { Service, serve } from "./base.mjs";
 

@@ -1,8 +1,8 @@
-// Whatever comes with a known key is answered with what is kept under it.
+// Every request with a known key gets the stored response, without a comparison.
 //
-// Seen in most of the field: the key is trusted to mean one request.
-// Cost: a client that reuses a key by mistake (a constant, a counter that restarted) is told that its second order went
-// through, and it was never placed.
+// Seen in most libraries: they assume that a key belongs to one request.
+// Cost: a client that reuses a key by mistake (a constant, a counter that restarted) gets a success response for its second order,
+// which was never placed.
 
 import { Service, serve } from "./base.mjs";
 

@@ -1,8 +1,8 @@
 // The body is compared byte for byte.
 //
-// Seen wherever the raw body is hashed because it is at hand.
-// Cost: no money, but an honest retry is refused when a serialiser orders members anew: another instance of the client,
-// another version of its library, a map without an order.
+// Seen where the raw body is hashed.
+// Cost: no money is lost, but a correct retry is rejected when a serialiser reorders members: another instance of the client,
+// another version of its library, an unordered map.
 
 import { Service, serve } from "./base.mjs";
 

@@ -1,4 +1,4 @@
-// Nothing is wrong here: `refrain verify` has to be silent.
+// A correct service: `refrain verify` must find no failure.
 
 import { Service, serve } from "./base.mjs";
 

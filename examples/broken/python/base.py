@@ -1,9 +1,9 @@
-"""A payments service that keeps its promise: the same key with the same request takes effect once.
+"""A correct payments service: the same key with the same request takes effect once.
 
-The broken services beside it change one thing each. Standard library only.
+The broken services next to it change one thing each. Standard library only.
 
-A record holds, for one caller and key, the fingerprint of the request, who runs it (a fence) and until when (a lease),
-and in the end the answer. Payment and answer are committed in one transaction, and only by who still holds the fence.
+A record holds, for one caller and key, the fingerprint of the request, its holder (a fence) and the end of the lease,
+and finally the response. Payment and response are committed in one transaction, and only by the current fence.
 """
 
 import functools
@@ -34,7 +34,7 @@ SCHEMA = """
 
 
 class Answer:
-    """What goes back; only `location` and the content type are replayed with it."""
+    """A response; of its headers, only `location` and the content type are replayed."""
 
     def __init__(self, status, body, content_type="application/json", location=None, **more):
         self.status, self.body, self.content_type, self.location = status, body, content_type, location
@@ -42,7 +42,7 @@ class Answer:
 
 
 class Refused(Exception):
-    """A way out before anything took effect."""
+    """A rejection before anything took effect."""
 
     def __init__(self, status, why, **more):
         super().__init__(why)
@@ -77,15 +77,15 @@ class Service:
         self.sql = sqlite3.connect(os.path.join(folder, "payments.db"), isolation_level=None, check_same_thread=False)
         self.sql.executescript(SCHEMA)
 
-    # Who asks for what.
+    # Key, caller and fingerprint.
 
     def key_of(self, request):
         keys = request.headers.get_all("idempotency-key", [])
         if len(keys) != 1:
-            raise Refused(400, "one Idempotency-Key is needed")
+            raise Refused(400, "exactly one Idempotency-Key is required")
         key = keys[0].strip('"')
         if not key or not key.isascii() or len(key) > KEY_BYTES_MAX:
-            raise Refused(400, "the key has to be 1 to 255 bytes of ASCII")
+            raise Refused(400, "the key must be 1 to 255 ASCII characters")
         return key
 
     def caller_of(self, request):
@@ -113,7 +113,7 @@ class Service:
         return found if isinstance(found, Answer) else self.run(request, identity, fingerprint, found)
 
     def claim(self, identity, fingerprint):
-        """The answer that there is already, IN_FLIGHT, or the fence of who may run it now."""
+        """Returns the stored response, IN_FLIGHT, or the fence of the new holder."""
         with self.transaction():
             if found := self.find(identity, fingerprint):
                 return found
@@ -145,7 +145,7 @@ class Service:
                 answer = self.pay(request)
                 self.keep(identity, fingerprint, answer)
                 return answer
-        # Somebody took over: their outcome is ours, too.
+        # Another holder took over: return its outcome.
         return self.guarded(request)
 
     def holds(self, identity, fence):
@@ -171,7 +171,7 @@ class Service:
     # The business.
 
     def bank(self, request):
-        """Takes a moment, in small steps; about some orders its line is bad the first time."""
+        """Calls the bank, in small time steps; for some orders the first call fails."""
         amount = request.order.get("amount", 0)
         if amount < 0:
             raise Refused(400, "the amount is negative")
@@ -202,20 +202,20 @@ class Service:
             return Answer(200, b"%d" % self.payments())
         try:
             if not self.caller_of(request):
-                raise Refused(401, "who are you?")
+                raise Refused(401, "authentication required")
             if request.path not in ("/v1/payments", "/v1/refunds"):
-                raise Refused(404, "no such thing")
+                raise Refused(404, "not found")
             return self.guarded(request)
         except Refused as refused:
             return refused.answer
 
     def drain(self, request):
-        """What is left of a body would be read as the next request."""
+        """Reads the rest of the body, which would be parsed as the next request otherwise."""
         return request.body
 
 
 class Transaction:
-    """One at a time, whole or not at all."""
+    """A transaction; only one runs at a time."""
 
     def __init__(self, service):
         self.service = service
@@ -235,7 +235,7 @@ def digest(*parts):
 
 
 def serve(kind):
-    """`SERVICE.py PORT FOLDER`: listens on the port, keeps everything in the folder."""
+    """`SERVICE.py PORT FOLDER`: listens on the port, stores everything in the folder."""
     service = kind(sys.argv[2])
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -263,6 +263,6 @@ def serve(kind):
         request_queue_size, daemon_threads = 128, True
 
         def handle_error(self, *_):
-            """Clients hang up; what they asked for has been done by then."""
+            """Ignores client disconnects: the request has already been executed."""
 
     Server(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()

@@ -1,6 +1,6 @@
-"""The record is looked up by key and credential, as the credential is written.
+"""The record is looked up by key and the exact text of the credential.
 
-Seen where "scope it by user" was done with the Authorization header, because that was at hand.
+Seen where "scope by user" was implemented with the Authorization header.
 Cost: the token is refreshed between the request and its retry, and the retry pays again.
 """
 

@@ -1,7 +1,7 @@
 """Fingerprints are unique across keys: the same order under another key "must be a duplicate".
 
-Seen where keys were added to a service that had found duplicates by their content before.
-Cost: two customers, or one customer on two days, buy the same thing, and the second one is refused.
+Seen where keys were added to a service that detected duplicates by content before.
+Cost: two customers, or one customer on two days, buy the same item, and the second order is rejected.
 """
 
 from base import Refused, Service, serve

@@ -1,7 +1,7 @@
-"""A lease, and no fence: who was slow does not notice that somebody else has taken over.
+"""A lease without a fence (fencing token): a slow holder does not notice that another process has taken over.
 
-Seen in nearly everything with a lock that expires, because the time looks long enough.
-Cost: a pause (garbage collection, a moved machine, a full disk) past the lease, and both holders pay.
+Seen in nearly all code with an expiring lock, because the lease looks long enough.
+Cost: after a pause longer than the lease (garbage collection, live migration, a full disk), both holders pay.
 """
 
 from base import Service, serve

@@ -1,7 +1,7 @@
-"""Check, then act: the key is looked up before the run and written down after it, with nothing in between.
+"""Check-then-act: the key is looked up before execution and stored after it, without a claim in between.
 
-Seen in most middleware that was written in an afternoon, and in caches used as idempotency stores.
-Cost: two clicks, or a client that retries after a short timeout, run side by side and both pay.
+Seen in much hand-written middleware, and in caches used as idempotency stores.
+Cost: two clicks, or a retry after a short timeout, execute concurrently and both pay.
 """
 
 import time

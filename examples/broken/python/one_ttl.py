@@ -1,7 +1,7 @@
-"""One time to live for everything: a claim stands for as long as an answer is kept.
+"""One time to live for everything: a claim lasts as long as a stored response.
 
-Seen wherever `SET key … EX 86400` is all there is: the same day for "in progress" and for "done".
-Cost: the process dies in mid-request, and the client is told "in progress" until tomorrow, with nobody in progress.
+Seen where `SET key … EX 86400` is used for both "in progress" and "done".
+Cost: the process dies during a request, and the client gets "in progress" for a day, although nothing is running.
 """
 
 import base

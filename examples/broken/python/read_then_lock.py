@@ -1,7 +1,7 @@
-"""Reads the record, then waits for the lock, and does not read again once it has the lock.
+"""Reads the record, then waits for the lock, and does not read again after it has the lock.
 
-Seen where a lock (Redis, advisory) was put around an older check-then-act, and the check stayed outside.
-Cost: a duplicate that came while the first one ran waits politely for the lock, and then pays again.
+Seen where a lock (Redis, advisory) was added to an older check-then-act, and the check stayed outside the lock.
+Cost: a duplicate that arrives while the first request runs waits for the lock, and then pays again.
 """
 
 import threading

@@ -1,8 +1,8 @@
-"""The store refuses or fails, and the request goes on without a claim: "better than an outage".
+"""The store returns an error, and the request executes without a claim: "better than an outage".
 
-Seen in gateways and middleware that catch every error of their store and carry on. Here the column is too short for
+Seen in gateways and middleware that catch every store error and continue. Here the column is too short for
 some keys; a restart of the store, a full disk or a timeout do the same to all of them.
-Cost: while the store is troubled nothing is guarded, and trouble is when clients retry.
+Cost: while the store fails, no request is deduplicated, and that is when clients retry.
 """
 
 import sqlite3

@@ -1,8 +1,8 @@
-"""A replay leaves as soon as the key is known, with the request's body still unread on the connection.
+"""A replay is sent as soon as the key is found, while the request body is still unread on the connection.
 
-Seen in proxies and caches that answer from the head of a request; the body cannot be compared then, either.
-Cost: what is left of the body is taken for the next request on the connection. Behind a proxy that shares connections
-that is request smuggling: somebody else's request begins with bytes that an attacker chose.
+Seen in proxies and caches that respond after reading the request head; the body cannot be compared either.
+Cost: the rest of the body is parsed as the next request on the connection. Behind a proxy that shares connections
+this is request smuggling: another client's request begins with bytes that an attacker chose.
 """
 
 from base import Refused, Service, digest, serve

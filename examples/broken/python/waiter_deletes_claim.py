@@ -1,7 +1,7 @@
-"""A duplicate that has waited long enough clears the key away, "so that it is not stuck".
+"""A duplicate that has waited long enough deletes the key, "so that it is not stuck".
 
-Seen in middleware that unlocks in a `finally` which does not ask whose lock it was.
-Cost: the owner is alive and slow; the next retry finds the key free and pays beside it.
+Seen in middleware that unlocks in a `finally` block without a check of the owner.
+Cost: the owner is alive and slow; the next retry finds the key free and pays a second time.
 """
 
 import base
@@ -13,7 +13,7 @@ class WaiterDeletesClaim(base.Service):
             self.sql.execute("DELETE FROM records WHERE identity = ? AND status IS NULL", (identity,))
         return super().give_up(identity)
 
-    # Nothing lapses, and nothing is fenced: the lock is believed in.
+    # No lease and no fence: the service relies on the lock alone.
     def holds(self, identity, fence):
         return True
 

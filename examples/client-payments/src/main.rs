@@ -21,7 +21,9 @@ const AT_ONCE: usize = 4;
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let mut args = std::env::args().skip(1);
-    let url = args.next().context("name the address to pay at")?;
+    let url = args
+        .next()
+        .context("pass the URL of the payment service as the first argument")?;
     let journal = args.next().unwrap_or("payments.journal".into());
     let orders: usize = args.next().map_or(Ok(20), |orders| orders.parse())?;
     let client = Client::new(
@@ -55,6 +57,6 @@ async fn pay(client: Client<HyperTransport>, url: String, number: usize) -> anyh
 fn told(ending: Ending) -> String {
     match ending {
         Ending::Answered(answer) => String::from_utf8_lossy(answer.response.body()).into_owned(),
-        other => format!("somebody has to look: {other:?}"),
+        other => format!("the outcome is unknown, an operator must check it: {other:?}"),
     }
 }

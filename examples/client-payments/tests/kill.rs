@@ -83,7 +83,7 @@ async fn every_order_is_paid_once_however_often_the_client_is_killed() {
     check_said(folder.path());
     assert!(
         in_the_middle >= 3,
-        "{in_the_middle} kills hit it at work: too few to tell"
+        "{in_the_middle} kills hit it at work: too few to prove anything"
     );
     let journal = Journal::open(folder.path().join("payments.journal")).unwrap();
     let client = Client::new(HyperTransport::new(Limits::default()), journal);
@@ -122,5 +122,8 @@ fn check_said(folder: &Path) {
         assert_eq!(*first, answer, "{key}");
     }
     assert_eq!(answers.len(), ORDERS);
-    assert!(resumed > 0, "no kill left a call open: too few to tell");
+    assert!(
+        resumed > 0,
+        "no kill left a call open: too few to prove anything"
+    );
 }

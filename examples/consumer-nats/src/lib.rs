@@ -49,7 +49,7 @@ pub async fn ship(
 fn ship_one(list: &Path, payload: &[u8]) -> Result<Outcome, Failure> {
     // An unreadable message goes to the dead letters at once; any other error is retried.
     let order: Order = serde_json::from_slice(payload)
-        .map_err(|error| Failure::reject(format!("it is no order: {error}")))?;
+        .map_err(|error| Failure::reject(format!("the message is not a valid order: {error}")))?;
     let mut file = File::options().create(true).append(true).open(list)?;
     writeln!(file, "{} to {}", order.id, order.to)?;
     file.sync_all()?;

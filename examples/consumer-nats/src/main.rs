@@ -29,7 +29,7 @@ async fn main() -> anyhow::Result<()> {
     let stream = args.next().unwrap_or("orders".into());
     let folder = args.next().unwrap_or("shipping-data".into());
     std::fs::create_dir_all(&folder)?;
-    println!("shipping the orders of {stream}; Ctrl-C ends it");
+    println!("shipping the orders of {stream}; press Ctrl-C to stop");
     let tally = ship(&url, &stream, Path::new(&folder), stopped()?).await?;
     let (shipped, again) = (tally.get(Count::Completed), tally.get(Count::Duplicate));
     println!("{shipped} shipped, {again} duplicates skipped");

@@ -72,7 +72,7 @@ impl Stage {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_order_is_paid_once_whoever_is_killed() {
+async fn every_order_is_paid_once_although_processes_are_killed() {
     let stage = Stage::open().await;
     let publisher = PostgresPublisher::connect(&stage.url).await.unwrap();
     stage.publish(&publisher).await;
@@ -112,7 +112,7 @@ async fn every_order_is_paid_once_whoever_is_killed() {
     );
     assert!(
         in_the_middle >= 3,
-        "{in_the_middle} kills hit it at work: too few to tell"
+        "{in_the_middle} kills hit it at work: too few to prove anything"
     );
     let drop_schema = format!("DROP SCHEMA {} CASCADE", stage.schema);
     stage.client.batch_execute(&drop_schema).await.unwrap();

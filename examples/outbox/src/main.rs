@@ -47,7 +47,7 @@ async fn main() -> anyhow::Result<()> {
     let arguments: Vec<_> = env::args().skip(1).collect();
     for pair in arguments.chunks(2) {
         let [customer, amount] = pair else {
-            bail!("write CUSTOMER AMOUNT, as often as you like");
+            bail!("pass one or more pairs of CUSTOMER AMOUNT");
         };
         match order(&mut client, customer, amount.parse()?).await {
             Ok(id) => println!("{customer}: ordered; message {id}"),

@@ -7,7 +7,7 @@ use refrain_stores::postgres::{PostgresOutbox, outbox};
 use tokio_postgres::NoTls;
 
 #[tokio::test]
-async fn every_order_is_told_of_in_order_and_nothing_else() {
+async fn every_order_is_announced_in_order() {
     let server = refrain_testkit::servers::postgres_url();
     let schema = format!("refrain_outbox_{:016x}", rand::random::<u64>());
     let mark = if server.contains('?') { '&' } else { '?' };

@@ -77,7 +77,7 @@ async fn fail(headers: &HeaderMap, moment: &str) -> anyhow::Result<()> {
     match fault.and_then(|fault| fault.strip_suffix(moment)) {
         Some("die-") => process::abort(),
         Some("hang-") => std::future::pending().await,
-        Some("error-") => anyhow::bail!("as told"),
+        Some("error-") => anyhow::bail!("injected fault"),
         _ => Ok(()),
     }
 }

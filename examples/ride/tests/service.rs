@@ -65,7 +65,7 @@ async fn a_ride_that_is_declined_is_cancelled_and_stays_so() {
 }
 
 #[tokio::test]
-async fn a_retry_goes_on_behind_what_is_done_also_after_a_restart() {
+async fn retry_resumes_after_completed_steps_also_after_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let town = Town::default();
     town.set_mail_down(true);

@@ -47,14 +47,14 @@ fn dead(pages: &BTreeMap<String, Page>, others: &BTreeSet<String>) -> Vec<String
             let source = source(path);
             let Some(target) = target else {
                 findings.insert(format!(
-                    "{source}: the link to `{link}` leads out of the book, or nowhere; mend it, or name the file without a link"
+                    "{source}: the link to `{link}` leads out of the book or to a missing page; correct it, or write the file name without a link"
                 ));
                 continue;
             };
             let is_place = |page: &Page| anchor.is_empty() || page.ids.contains(anchor);
             if !pages.get(&target).is_none_or(is_place) {
                 findings.insert(format!(
-                    "{source}: the link to `{link}` leads to no heading of that page"
+                    "{source}: the link to `{link}` refers to a missing heading of that page"
                 ));
             }
         }
@@ -127,7 +127,7 @@ mod tests {
         let found = dead(&BTreeMap::from(pages), &others);
         let begins = [
             "docs/README.md: the link to `gone.html` leads out",
-            "docs/a/b.md: the link to `#nowhere` leads to no heading",
+            "docs/a/b.md: the link to `#nowhere` refers to a missing heading",
             "docs/a/b.md: the link to `../../out.html` leads out",
         ];
         assert_eq!(found.len(), begins.len(), "{found:?}");

@@ -21,10 +21,11 @@ pub(super) fn find_or_install(root: &Path) -> Result<PathBuf, String> {
     if let Some(found) = found.into_iter().find(|program| is_right(program)) {
         return Ok(found);
     }
-    eprintln!(
-        "xtask book: mdbook 0.5 is not on this machine; installing {VERSION} into target/tools"
-    );
-    #[expect(clippy::disallowed_methods, reason = "how long it took is for people")]
+    eprintln!("xtask book: mdbook 0.5 is not installed; installing {VERSION} into target/tools");
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the elapsed time is only printed"
+    )]
     let begin = Instant::now();
     // Unoptimised and without its web server: mdbook builds the book in a second anyway, and compiles much faster.
     let mut command = cargo::command(&["install", "mdbook", "--version", VERSION, "--locked"]);
@@ -35,8 +36,8 @@ pub(super) fn find_or_install(root: &Path) -> Result<PathBuf, String> {
         .env("CARGO_PROFILE_DEV_DEBUG", "false");
     let status = command.status().map_err(|error| error.to_string())?;
     if !status.success() || !is_right(&own) {
-        let advice = format!("run `cargo install mdbook --version {VERSION}` by hand");
-        return Err(format!("mdbook could not be installed; {advice}"));
+        let advice = format!("run `cargo install mdbook --version {VERSION}`");
+        return Err(format!("cannot install mdbook; {advice}"));
     }
     eprintln!("xtask book: installed in {} s", begin.elapsed().as_secs());
     Ok(own)
@@ -56,6 +57,6 @@ pub(super) fn build(program: &Path, sources: &Path) -> Result<(), String> {
     eprint!("{said}");
     match built.status.success() && !said.contains("WARN") {
         true => Ok(()),
-        false => Err("mdbook could not build the book, or warns".into()),
+        false => Err("mdbook failed or printed warnings".into()),
     }
 }

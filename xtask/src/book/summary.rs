@@ -22,11 +22,11 @@ fn compare(summary: &str, pages: &[String]) -> Vec<String> {
     let pages = pages.iter().filter(|page| *page != SUMMARY);
     let findings = pages.filter_map(|page| match count(page) {
         0 => Some(format!(
-            "docs/{page}: not in the table of contents; add a line to docs/{SUMMARY}"
+            "docs/{page}: missing in the table of contents; add a line to docs/{SUMMARY}"
         )),
         1 => None,
         times => Some(format!(
-            "docs/{SUMMARY}: {page} is there {times} times; leave one"
+            "docs/{SUMMARY}: {page} is listed {times} times; keep one line"
         )),
     });
     findings.collect()
@@ -44,8 +44,8 @@ mod tests {
         assert_eq!(
             found,
             [
-                "docs/b/c.md: not in the table of contents; add a line to docs/SUMMARY.md",
-                "docs/SUMMARY.md: d.md is there 2 times; leave one"
+                "docs/b/c.md: missing in the table of contents; add a line to docs/SUMMARY.md",
+                "docs/SUMMARY.md: d.md is listed 2 times; keep one line"
             ]
         );
         let summary = "[A](a.md)\n- [C](b/c.md)\n- [D](d.md)\n";

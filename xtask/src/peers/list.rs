@@ -39,7 +39,7 @@ pub(super) const PEERS: [Peer; 6] = [
         other: OTHER_CALLER,
         is_ours: true,
         is_in_memory: false,
-        setup: "`store = \"file:records\"` and the default policy, but for a lease of 1 s and a wait of 300 ms, in front of the service without keys.\nCallers are known by JWTs, whose subject is the scope by default.\nWith opaque bearer tokens it fails `rotated-credential`: each of them is a scope of its own, unless `scope` names something that stays.\nA first run with such tokens showed that, and all systems were given JWTs after it.",
+        setup: "`store = \"file:records\"` and the default policy, except for a lease of 1 s and a wait of 300 ms, in front of the service without keys.\nCallers send JWTs, whose subject is the scope by default.\nWith opaque bearer tokens it fails `rotated-credential`: each token is a separate scope, unless `scope` is set to a stable value.\nA first run with such tokens showed this failure; since then all systems are tested with JWTs.",
     },
     Peer {
         name: "express-idempotency",
@@ -48,7 +48,7 @@ pub(super) const PEERS: [Peer; 6] = [
         other: OTHER_CALLER,
         is_ours: false,
         is_in_memory: true,
-        setup: "The middleware for all POST with its defaults, as in its README, and a handler that returns where `isHit` says so.\nThe default store is in memory, which its README does not recommend for production; the only other one that it names is on MongoDB.",
+        setup: "The middleware for all POST with its defaults, as in its README, and a handler that returns early if `isHit` is true.\nThe default store is in memory, which its README does not recommend for production; the only other store in its README uses MongoDB.",
     },
     Peer {
         name: "node-idempotency",
@@ -57,7 +57,7 @@ pub(super) const PEERS: [Peer; 6] = [
         other: OTHER_CALLER,
         is_ours: false,
         is_in_memory: false,
-        setup: "`@node-idempotency/core` with its Redis adapter and `enforceIdempotency`, called from Express as its README says (`onRequest`, `onResponse`), because its Express package was not to be had from the registry.\nIt leaves status, headers and the mark on replays to who calls it: `location`, `set-cookie` and `replay-marked` tell of our few lines around it.",
+        setup: "`@node-idempotency/core` with its Redis adapter and `enforceIdempotency`, called from Express as its README says (`onRequest`, `onResponse`), because its Express package was not available in the registry.\nIt leaves status, headers and the replay mark to its caller: `location`, `set-cookie` and `replay-marked` test our few lines around it.",
     },
     Peer {
         name: "asgi-idempotency-header",
@@ -75,7 +75,7 @@ pub(super) const PEERS: [Peer; 6] = [
         other: OTHER_CALLER,
         is_ours: false,
         is_in_memory: false,
-        setup: "`idempotent_function` of Powertools for AWS Lambda (Python) with Redis around the function that pays, behind FastAPI.\nThe key is caller, header and path, and the context leaves 1 s.\nPayload validation is off: with Redis this version drops the hash of the payload when the function is done, and refuses every duplicate.\nIt keeps what the function returns; status and Location are built around it, there is no cookie, and nothing tells a replay.",
+        setup: "`idempotent_function` of Powertools for AWS Lambda (Python) with Redis around the payment function, in FastAPI.\nThe key consists of caller, header and path; the Lambda context has 1 s left.\nPayload validation is off: with Redis this version deletes the hash of the payload when the function returns, and rejects every duplicate.\nIt stores the return value of the function; our code adds status and Location; there is no cookie, and no sign of a replay.",
     },
     Peer {
         name: "axum-idempotent",
@@ -84,7 +84,7 @@ pub(super) const PEERS: [Peer; 6] = [
         other: OTHER_SESSION,
         is_ours: false,
         is_in_memory: true,
-        setup: "The layers of its README's example: direct key mode, key required, sessions in memory; callers are told apart by their session's cookie.\nIts README says that it is best effort, and that duplicates that come at once can both run.",
+        setup: "The layers of its README's example: direct key mode, key required, sessions in memory; callers are identified by their session cookie.\nIts README says that it is best effort, and that concurrent duplicates can both execute.",
     },
 ];
 

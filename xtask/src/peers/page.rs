@@ -5,13 +5,13 @@ use super::{Peer, Said};
 type Column<'p> = (&'p Peer, Vec<Said>);
 
 const OPENING: &str = "\
-# What others do
+# Test results for other libraries
 
-`refrain verify` against idempotency libraries of others, each set up as its own documentation says, in front of the same small payments service; and against our own proxy.
-The sources are in `benches/peers`, the cases on [the page of verify](verify.md#the-cases).
+Results of `refrain verify` on other idempotency libraries, each configured as its documentation says, in front of the same small payments service; and on our own proxy.
+The sources are in `benches/peers`; [verify.md](verify.md#the-cases) describes the cases.
 
-`FAIL` is a hole, `warn` is safe and not what clients may hope for, and – means that the case does not apply or was not tried; the reasons are below.
-A library can be right for its purpose and fail here: this is what a client of a payment service would meet.
+`FAIL` is a bug, `warn` is safe but inconvenient for clients, and – means that the case does not apply or was not run; the reasons are below.
+A library can be right for its purpose and fail here: the cases test what a client of a payment service needs.
 ";
 
 /// Renders the whole page.
@@ -24,9 +24,9 @@ pub(super) fn page(columns: &[Column<'_>], date: &str) -> String {
         page += &format!("\n## {} {}\n\n{}\n", peer.name, peer.version, peer.setup);
         page += &findings("Failed", said, "FAIL");
         page += &findings("Warned", said, "warn");
-        page += &findings("Not tried", said, "skipped");
+        page += &findings("Not run", said, "skipped");
         if peer.is_in_memory {
-            page += "\nNot tried: what comes after a crash, because its records are in memory in this set-up.\n";
+            page += "\nNot run: the cases after a crash, because its records are in memory in this setup.\n";
         }
     }
     page

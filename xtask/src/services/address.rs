@@ -13,14 +13,14 @@ pub(super) fn reach(url: &str, default_port: u16) -> io::Result<()> {
     let Some((host, port)) = host_and_port(url, default_port) else {
         return Ok(());
     };
-    let mut last = io::Error::other("there is no such host");
+    let mut last = io::Error::other("unknown host");
     for address in (host, port).to_socket_addrs()? {
         match TcpStream::connect_timeout(&address, PATIENCE) {
             Ok(_) => return Ok(()),
             Err(error) => last = error,
         }
     }
-    let message = format!("nobody answers at {host}:{port}: {last}");
+    let message = format!("cannot connect to {host}:{port}: {last}");
     Err(io::Error::new(last.kind(), message))
 }
 

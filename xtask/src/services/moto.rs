@@ -13,7 +13,7 @@ pub(crate) fn find_or_make() -> Result<(), String> {
         return Ok(());
     }
     let folder = cache_folder().join("moto");
-    eprintln!("xtask test: moto: not on this machine; taking {WANTED} from PyPI");
+    eprintln!("xtask test: moto is not installed; installing {WANTED} from PyPI");
     done(Command::new("python3").args(["-m", "venv"]).arg(&folder))?;
     let pip = [
         "-m",
@@ -31,8 +31,8 @@ fn done(command: &mut Command) -> Result<(), String> {
     match status {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(format!(
-            "{command:?} ended with {status}; the tests of SQS need it"
+            "{command:?} failed with {status}; the SQS tests need it"
         )),
-        Err(error) => Err(format!("{command:?}: {error}; the tests of SQS need it")),
+        Err(error) => Err(format!("{command:?}: {error}; the SQS tests need it")),
     }
 }

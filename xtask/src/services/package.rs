@@ -16,14 +16,14 @@ pub(super) fn install(missing: &[&Service]) -> Result<(), String> {
     }
     let names: Vec<_> = missing.iter().map(|service| service.name).collect();
     let names = names.join(" and ");
-    eprintln!("xtask services: {names}: not on this machine; taking the package");
+    eprintln!("xtask services: {names}: not installed; installing the package");
     let packages: Vec<_> = missing.iter().map(|service| service.package).collect();
     install_or_unpack(&packages).map_err(|problem| {
         let variables: Vec<_> = missing.iter().map(|service| service.url_variable).collect();
         let (packages, variables) = (packages.join(" "), variables.join(" and "));
         format!(
             "{names}: {problem}\nInstall them (Debian: apt-get install {packages}), start Docker, \
-             or set {variables} to servers of yours."
+             or set {variables} to your own servers."
         )
     })
 }
@@ -124,7 +124,7 @@ fn apt(arguments: &[&str]) -> Command {
 /// Runs a command that must succeed; returns its output.
 fn succeed(command: &mut Command) -> Result<String, String> {
     let ran = command.stdin(Stdio::null()).output();
-    let output = ran.map_err(|error| format!("{command:?} could not be run: {error}"))?;
+    let output = ran.map_err(|error| format!("cannot run {command:?}: {error}"))?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }

@@ -11,7 +11,7 @@ pub(crate) fn find_or_install() -> Result<(), String> {
     if pgbouncer_binaries().is_some() {
         return Ok(());
     }
-    eprintln!("xtask test: PgBouncer: not on this machine; taking the package");
+    eprintln!("xtask test: PgBouncer is not installed; installing the package");
     package::install_or_unpack(&[PACKAGE]).map_err(|problem| {
         format!(
             "PgBouncer: {problem}\nInstall it (Debian: apt-get install {PACKAGE}), \

@@ -38,9 +38,9 @@ pub(crate) fn find_or_install() -> Result<(), String> {
         return Ok(());
     }
     let names = packages.join(" ");
-    eprintln!("xtask test: {names}: not on this machine; taking the packages");
+    eprintln!("xtask test: {names}: not installed; installing the packages");
     package::install_all(&packages).map_err(|problem| {
-        format!("{problem}\nInstall them (Debian: apt-get install {names}); the examples in other languages, the commands of the documentation, the broker for Kafka and the report's page need them.")
+        format!("{problem}\nInstall them (Debian: apt-get install {names}); the examples in other languages, the commands in the documentation, the Kafka library and the HTML report need them.")
     })
 }
 

@@ -42,7 +42,7 @@ fn count(number: Option<impl AsRef<str>>) -> Result<u32, String> {
     match number.parse() {
         Ok(count) if count > 0 => Ok(count),
         _ => Err(format!(
-            "--repeat takes the number of runs, as in --repeat 5; `{number}` is none"
+            "invalid number of runs `{number}`; write a positive number, such as --repeat 5"
         )),
     }
 }
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn own_options_are_taken_out_and_the_rest_goes_on() {
+    fn own_options_are_removed_and_the_rest_is_forwarded() {
         check("", 1, false, "");
         check("--repeat 5", 5, false, "");
         check("--repeat=3 --busy", 3, true, "");
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_of_runs_that_is_none_is_refused() {
+    fn rejects_invalid_number_of_runs() {
         for line in [
             "--repeat",
             "--repeat 0",

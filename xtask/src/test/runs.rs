@@ -73,7 +73,7 @@ impl Runs {
         }
         // A test binary that crashes reports no failed test.
         if !status.success() && tally.failed == 0 {
-            line += &format!(", cargo ended with {status}");
+            line += &format!(", cargo exited with {status}");
         }
         line
     }
@@ -94,7 +94,7 @@ impl Runs {
         }
         // A filter that matches no test is an error, not a success.
         if self.done.iter().any(|run| run.tally.ran_nothing()) {
-            eprintln!("xtask test: no test fits; `cargo xtask test -- --list` names them all");
+            eprintln!("xtask test: no test matches; `cargo xtask test -- --list` lists all tests");
             return ExitCode::FAILURE;
         }
         ExitCode::SUCCESS
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(runs.line(2), "run 2 of 3: 12 passed, 2 failed, 812 s, busy");
         let killed = runs.line(3);
         assert!(
-            killed.ends_with("busy, cargo ended with signal: 9 (SIGKILL)"),
+            killed.ends_with("busy, cargo exited with signal: 9 (SIGKILL)"),
             "{killed}"
         );
     }
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_read_in_threes() {
+    fn numbers_have_thousands_separators() {
         for (number, expected) in [
             (0, "0"),
             (999, "999"),

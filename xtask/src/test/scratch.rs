@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_left_in_it_goes_with_it() {
+    fn scratch_folder_is_deleted_with_its_files() {
         let scratch = Scratch::new("left").unwrap();
         let left = scratch.folder().join("store");
         fs::create_dir(&left).unwrap();

@@ -69,7 +69,7 @@ pub(crate) fn run(arguments: &[String]) -> Option<ExitCode> {
         Ok(true) => Command::new(binary).args(rest).exec(),
         Err(error) => error,
     };
-    eprintln!("xtask: {binary} could not be started: {error}");
+    eprintln!("xtask: cannot start {binary}: {error}");
     Some(ExitCode::FAILURE)
 }
 
@@ -127,7 +127,10 @@ mod tests {
         assert!(!take(folder, keys).unwrap());
         assert!(take(folder, others).unwrap());
         let gone = folder.join("gone");
-        assert!(take(&gone, keys).is_err(), "it is not run, and not fine");
+        assert!(
+            take(&gone, keys).is_err(),
+            "a test file that did not run does not count as passed"
+        );
     }
 
     #[test]

@@ -124,7 +124,7 @@ mod tests {
         };
         let tally = follow(printed.as_bytes(), print).unwrap();
         assert_eq!(tally.to_string(), expected);
-        assert_eq!(passed_on, printed.as_bytes(), "everything is passed on");
+        assert_eq!(passed_on, printed.as_bytes(), "all output is forwarded");
         tally
     }
 
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_test_prints_is_not_counted() {
+    fn output_of_tests_is_not_counted() {
         check(
             "my test result: ok. 9 passed; 0 failed\ntest results: 3 passed\n\u{fffd}no line end",
             "0 passed, 0 failed, 0 ignored; suites: 0",
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_that_fits_nothing_is_noticed() {
+    fn filter_without_matches_is_reported() {
         let empty = "test result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 8 filtered out\n";
         assert!(check(empty, "0 passed, 0 failed, 0 ignored; suites: 1").ran_nothing());
         let one = "test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 8 filtered out\n";

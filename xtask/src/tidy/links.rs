@@ -12,7 +12,8 @@ pub(super) fn targets(tree: &Tree) -> Vec<Finding> {
         for (at, target) in links(page) {
             let found = resolve(&page.path, &target).is_some_and(|path| exists(tree, &path));
             if !found {
-                let message = format!("the link to `{target}` leads nowhere; mend the path");
+                let message =
+                    format!("the link to `{target}` refers to a missing file; correct the path");
                 findings.push(Finding::new(&page.path, at, message));
             }
         }

@@ -17,7 +17,7 @@ pub(super) fn pages(tree: &Tree) -> Vec<Finding> {
     };
     let codes = codes(source);
     if codes.is_empty() {
-        let message = "no problem code found; name them in `fn code` or in fields `code: \"…\"`";
+        let message = "no problem codes found; define them in `fn code` or in fields `code: \"…\"`";
         return vec![Finding::new(SOURCE, 1, message)];
     }
     let mut findings = Vec::new();

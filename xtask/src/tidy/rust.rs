@@ -49,7 +49,7 @@ pub(super) fn type_names(tree: &Tree) -> Vec<Finding> {
         for (at, code) in file.code() {
             if let Some(name) = defined_type(code).filter(|name| VAGUE.contains(name)) {
                 let message = format!(
-                    "`{name}` does not say what the type holds; use a noun that a stranger could guess the fields of"
+                    "the type name `{name}` is too vague; use a noun from which a reader can guess the fields"
                 );
                 findings.push(Finding::new(&file.path, at, message));
             }
@@ -71,7 +71,7 @@ pub(super) fn opening_doc(tree: &Tree) -> Vec<Finding> {
         .ending("src/lib.rs")
         .chain(tree.ending("src/main.rs"))
         .filter(|file| !opens_with_doc(&file.text));
-    let message = "the crate does not open with a doc comment; say in `//!` lines what it is";
+    let message = "the crate does not start with a doc comment; describe it in `//!` lines";
     roots
         .map(|file| Finding::new(&file.path, 1, message))
         .collect()
@@ -95,7 +95,7 @@ pub(super) fn pure_record(tree: &Tree) -> Vec<Finding> {
         for (at, code) in file.code() {
             if let Some(word) = words(code).find(|word| IMPURE.contains(word)) {
                 let message = format!(
-                    "`{word}` in the state machine, which does no I/O and reads no clock; hand the value in"
+                    "`{word}` in the state machine, which does no I/O and reads no clock; pass the value as an argument"
                 );
                 findings.push(Finding::new(&file.path, at, message));
             }

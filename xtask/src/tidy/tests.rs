@@ -25,7 +25,7 @@ fn long_files_are_found() {
     check_tree(&[("a.rs", &line.repeat(600))], &[]);
     check_tree(
         &[("a.rs", &line.repeat(601))],
-        &["a.rs:601: 601 lines, 600 at most"],
+        &["a.rs:601: 601 lines, the limit is 600"],
     );
 }
 
@@ -52,6 +52,16 @@ fn leftovers_are_found() {
 }
 
 #[test]
+fn home_made_phrases_are_found() {
+    check_tree(
+        &[("a.md", "fine\nThe port Cannot be had.\nsomebody_else\n")],
+        &["a.md:2: the phrase `cannot be had`"],
+    );
+    let corpus = "crates/refrain-lint/corpus/go/a.rs";
+    check_tree(&[(corpus, "// whatever\n")], &[]);
+}
+
+#[test]
 fn white_space_at_the_end_of_a_line_is_found() {
     check_tree(
         &[("a.md", "a\nb \nc\t\n  d\n")],
@@ -68,8 +78,8 @@ fn files_end_with_one_newline() {
 }
 
 #[test]
-fn crates_open_with_what_they_are() {
-    let bad = "crates/a/src/lib.rs:1: the crate does not open";
+fn crates_start_with_a_doc_comment() {
+    let bad = "crates/a/src/lib.rs:1: the crate does not start";
     for text in [
         "mod a;\n",
         "\n//! Late.\n",
@@ -118,8 +128,8 @@ fn vague_type_names_are_found() {
     let place = concat!("pub(super) str", "uct Place<'a> {}\n");
     let text = format!("{place}{}", concat!("en", "um Next {\n// struct Way\n"));
     let expected = [
-        "crates/a/src/b.rs:1: `Place` does not say",
-        "crates/a/src/b.rs:2: `Next` does not say",
+        "crates/a/src/b.rs:1: the type name `Place` is too vague",
+        "crates/a/src/b.rs:2: the type name `Next` is too vague",
     ];
     check_tree(&[("crates/a/src/b.rs", &text)], &expected);
     let good = "struct FilePosition {}\nuse a::Place;\nfn next() -> Option<Next> {}\n";
@@ -170,7 +180,7 @@ fn problem_codes_and_pages_are_the_same_set() {
 }
 
 #[test]
-fn links_lead_somewhere() {
+fn missing_link_targets_are_found() {
     let there = ("docs/a/there.md", "# There\n");
     for good in [
         "[a](a/there.md)\n",
@@ -198,7 +208,7 @@ fn links_lead_somewhere() {
 }
 
 #[test]
-fn the_project_itself_is_read_and_skips_what_nobody_wrote() {
+fn project_tree_is_read_without_build_output() {
     let tree = Tree::read(&crate::cargo::root()).unwrap();
     assert!(tree.file("xtask/src/tidy/tests.rs").is_some());
     assert!(tree.paths.contains("Cargo.lock"));

@@ -25,7 +25,7 @@ pub(super) fn length(tree: &Tree) -> Vec<Finding> {
     for file in tree.files.iter().filter(written) {
         let lines = file.lines().count();
         if lines > LINES_MAX {
-            let message = format!("{lines} lines, {LINES_MAX} at most; split it by purpose");
+            let message = format!("{lines} lines, the limit is {LINES_MAX}; split it by purpose");
             findings.push(Finding::new(&file.path, LINES_MAX + 1, message));
         }
     }
@@ -38,7 +38,7 @@ pub(super) fn leftovers(tree: &Tree) -> Vec<Finding> {
         let note = words(line).find(|word| LEFTOVERS.contains(word));
         let debug = line.contains(DEBUG_MACRO).then_some(DEBUG_MACRO);
         let what = note.or(debug)?;
-        Some(format!("`{what}`; do it now, or take it out"))
+        Some(format!("`{what}`; resolve it now, or remove it"))
     })
 }
 

@@ -74,7 +74,7 @@ async fn pay(
     let refused =
         |status: StatusCode, why: &str| (status, Json(json!({"error": why}))).into_response();
     if !headers.contains_key("authorization") {
-        return refused(StatusCode::UNAUTHORIZED, "who are you?");
+        return refused(StatusCode::UNAUTHORIZED, "authentication required");
     }
     let Some(Json(order)) = body else {
         return refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, "JSON alone");
@@ -88,7 +88,7 @@ async fn pay(
         && shop
             .tried
             .lock()
-            .expect("nobody panicked")
+            .expect("no thread panicked")
             .insert(reference)
     {
         return refused(StatusCode::SERVICE_UNAVAILABLE, "the bank does not answer");

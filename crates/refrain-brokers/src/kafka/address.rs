@@ -19,7 +19,7 @@ pub(super) fn parse(address: &str) -> Result<ClientConfig> {
     read(address).map_err(|what| {
         let shown = policy::redacted(address);
         let message = format!(
-            "`{shown}` is no address of Kafka: {what}; write kafka://host:9092,host:9092, with settings of librdkafka behind a ?"
+            "invalid Kafka address `{shown}`: {what}; write kafka://host:9092,host:9092, with librdkafka settings after a ?"
         );
         Error::new(ErrorKind::Invalid, message)
     })
@@ -32,10 +32,12 @@ fn read(address: &str) -> Result<ClientConfig, String> {
     let (servers, query) = rest.split_once('?').unwrap_or((rest, ""));
     let servers = servers.trim_end_matches('/');
     if servers.is_empty() {
-        return Err("it names no broker".into());
+        return Err("it has no broker host".into());
     }
     if servers.contains(['@', '/']) {
-        return Err("user and password are settings: ?sasl.username=…&sasl.password=…".into());
+        return Err(
+            "user and password belong into the settings: ?sasl.username=…&sasl.password=…".into(),
+        );
     }
     let mut settings = ClientConfig::new();
     settings.set("bootstrap.servers", servers);
@@ -45,7 +47,7 @@ fn read(address: &str) -> Result<ClientConfig, String> {
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         if OURS.contains(&name) {
-            return Err(format!("`{name}` is decided by Refrain"));
+            return Err(format!("`{name}` is set by Refrain; remove it"));
         }
         let value = percent_decode_str(value).decode_utf8_lossy();
         settings.set(name, value);
@@ -69,11 +71,11 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_an_address_is_told_without_its_password() {
+    fn rejects_invalid_address_without_showing_its_password() {
         for (address, words) in [
-            ("kafka://", "names no broker"),
-            ("kafka://u:secret@h", "are settings"),
-            ("kafka://h?group.id=x", "decided by Refrain"),
+            ("kafka://", "no broker host"),
+            ("kafka://u:secret@h", "belong into the settings"),
+            ("kafka://h?group.id=x", "is set by Refrain"),
             ("kafka://u:aa?secret@h", "? as %3F"),
             ("kafka://h#secret", "# as %23"),
             ("kafka://u:secret", "port that is not a number"),

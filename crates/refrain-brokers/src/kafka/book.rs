@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_done_with_all_before_it_is_committed() {
+    fn commits_only_up_to_the_first_unfinished_message() {
         let (mut book, places) = book(5..9);
         for (done, upto) in [(2, 5), (0, 6), (3, 6), (1, 9)] {
             assert_eq!(book.done(places[done]), Some(upto));
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_holds_the_commit_and_comes_counted() {
+    fn returned_message_blocks_the_commit_and_counts_its_attempts() {
         let (mut book, places) = book(0..2);
         book.again(places[0], Message::default(), 1, Duration::ZERO);
         assert_eq!(book.done(places[1]), Some(0));
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_that_came_back_is_another_one() {
+    fn reassigned_partition_rejects_old_positions() {
         let (mut book, places) = book(0..2);
         book.forget(0);
         assert_eq!(book.done(places[0]), None);

@@ -39,7 +39,7 @@ pub(crate) async fn dead_letters(source: &Source, at_most: usize) -> Result<Vec<
         listing.read()
     });
     reading.await.map_err(|error| {
-        let message = format!("the dead letters of Kafka at {shown} could not be listed");
+        let message = format!("cannot list dead letters of Kafka at {shown}");
         Error::new(ErrorKind::Unavailable, message).with_source(error)
     })?
 }

@@ -83,9 +83,9 @@ impl Voice {
     }
 }
 
-const CERTIFICATE: &str = "the certificate is not trusted: name who signs it with ?ssl.ca.location=FILE, \
-     or ours with ssl.certificate.location and ssl.key.location";
-const TLS: &str = "check whether the brokers speak TLS there: ?security.protocol=ssl or sasl_ssl";
+const CERTIFICATE: &str = "a certificate was rejected: set the CA certificate with ?ssl.ca.location=FILE, or the client certificate with ssl.certificate.location and ssl.key.location";
+const TLS: &str =
+    "check whether the brokers use TLS on this port: set ?security.protocol=ssl or sasl_ssl";
 
 /// Converts an error of librdkafka, with the fix.
 pub(super) fn told(place: &str, error: KafkaError) -> Error {
@@ -106,8 +106,7 @@ fn rejected(result: RDKafkaConfRes, name: &str) -> String {
         true => format!(
             "librdkafka rejects the value of `{name}`; check it in the settings after the `?` of the address"
         ),
-        false => "librdkafka has no setting of a name that is given after the `?` of the address; \
-                  check the names there, and percent-encode & in a value as %26"
+        false => "librdkafka does not know a setting after the `?` of the address; check the names of the settings, and percent-encode & in a value as %26"
             .into(),
     }
 }
@@ -124,12 +123,12 @@ fn fix(code: Option<Code>) -> (ErrorKind, &'static str) {
             | Code::SaslAuthenticationFailed,
         ) => (
             ErrorKind::Invalid,
-            "check user, password and rights: read and write on the topic, read on the group",
+            "check user, password and permissions: read and write on the topic, read on the group",
         ),
         Some(Code::SSL) => (ErrorKind::Unavailable, TLS),
         _ => (
             ErrorKind::Unavailable,
-            "check the address, and that the brokers run",
+            "check the address, and that the brokers are running",
         ),
     }
 }
@@ -157,18 +156,16 @@ pub(super) fn unreadable<C: ConsumerContext>(
     let cause = match error.rdkafka_error_code() {
         Some(Code::BadCompression) => "its compression is damaged, or not supported",
         Some(Code::NotImplemented) => {
-            "its compression or format is not supported (known are none, gzip, snappy, lz4 and zstd)"
+            "its compression or format is not supported (supported: none, gzip, snappy, lz4 and zstd)"
         }
         Some(Code::MessageSizeTooLarge) => {
-            "it is larger than may be fetched; set ?receive.message.max.bytes=BYTES"
+            "it is larger than the fetch limit; set ?receive.message.max.bytes=BYTES"
         }
         _ => "it is damaged",
     };
     let places = places(consumer);
     let message = format!(
-        "Kafka, {topic}: a batch cannot be read: {cause} ({error}). Its partition stands still, and nothing of it is skipped{places}; \
-         have the producer write it anew in another compression, or skip it with \
-         kafka-consumer-groups.sh --reset-offsets"
+        "Kafka, {topic}: cannot read a batch: {cause} ({error}). Its partition is blocked, and no message is skipped{places}; publish the messages again with another compression, or skip the batch with kafka-consumer-groups.sh --reset-offsets"
     );
     Error::new(ErrorKind::Unavailable, message)
 }
@@ -194,11 +191,10 @@ fn places<C: ConsumerContext>(consumer: &StreamConsumer<C>) -> String {
 pub(super) fn not_ready(topic: &str, partitions: usize, wait: Duration) -> Error {
     let message = match partitions {
         0 => format!(
-            "Kafka, {topic}: this member of the group got no partition within {wait:?}; \
-             other members may hold all of them: stop these, or wait until they are gone"
+            "Kafka, {topic}: this consumer was assigned no partition within {wait:?}; other members of the group may hold all partitions: stop them, or wait until they leave the group"
         ),
         _ => format!(
-            "Kafka, {topic}: nothing was fetched within {wait:?}; check that the partitions have leaders"
+            "Kafka, {topic}: no fetch completed within {wait:?}; check that the partitions have leaders"
         ),
     };
     Error::new(ErrorKind::Unavailable, message)
@@ -214,12 +210,12 @@ mod tests {
     use crate::kafka::{Kafka, KafkaPublisher};
 
     #[tokio::test]
-    async fn a_rejected_setting_is_told_without_its_value() {
+    async fn rejected_setting_is_reported_without_its_value() {
         for (settings, words) in [
-            ("password=canary", "no setting of a name"),
-            ("sasl.pasword=canary", "no setting of a name"),
-            ("sasl.password=aa&canary", "no setting of a name"),
-            ("sasl.password=aa&canary=", "no setting of a name"),
+            ("password=canary", "does not know a setting"),
+            ("sasl.pasword=canary", "does not know a setting"),
+            ("sasl.password=aa&canary", "does not know a setting"),
+            ("sasl.password=aa&canary=", "does not know a setting"),
             ("security.protocol=canary", "`security.protocol`"),
             ("debug=canary", "the value of `debug`"),
             ("socket.timeout.ms=canary", "`socket.timeout.ms`"),

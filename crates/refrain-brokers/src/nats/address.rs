@@ -70,7 +70,7 @@ impl Address {
             other => return Err(invalid(&format!("`{other}`"))),
         };
         if value.is_empty() {
-            return Err(invalid(&format!("no file behind `{name}=`")));
+            return Err(invalid(&format!("no file name after `{name}=`")));
         }
         *place = Some(decoded(value)?.into());
         Ok(())
@@ -84,7 +84,7 @@ fn servers(hosts: &str, is_tls: bool) -> Result<Vec<String>> {
         .iter()
         .any(|host| host.is_empty() || host.contains('/'))
     {
-        return Err(invalid("a missing host, or a path behind it"));
+        return Err(invalid("no host, or a path after the host"));
     }
     let servers = hosts.iter().map(|host| format!("{scheme}://{host}"));
     Ok(servers.collect())
@@ -99,14 +99,14 @@ fn user(text: &str) -> Result<User> {
 
 fn decoded(text: &str) -> Result<String> {
     let decoded = percent_decode_str(text).decode_utf8();
-    let decoded = decoded.map_err(|_| invalid("a `%` escape that is no UTF-8"))?;
+    let decoded = decoded.map_err(|_| invalid("a `%` escape that is not UTF-8"))?;
     Ok(decoded.into_owned())
 }
 
 fn invalid(what: &str) -> Error {
     let message = format!(
-        "the address of NATS has {what}; write nats://USER:PASSWORD@HOST:4222, nats://TOKEN@HOST, \
-         tls://HOST, several hosts with commas, and ?credentials=FILE, ca=FILE, cert=FILE&key=FILE where they are needed"
+        "invalid NATS address: it has {what}; write nats://USER:PASSWORD@HOST:4222, nats://TOKEN@HOST, \
+         tls://HOST, several hosts separated by commas, and ?credentials=FILE, ca=FILE or cert=FILE&key=FILE if the server requires them"
     );
     Error::new(ErrorKind::Invalid, message)
 }
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_named_behind_the_address() {
+    fn parses_files_from_query_parameters() {
         let url = "tls://h?credentials=/run/app.creds&ca=ca.pem&cert=c.pem&key=k%20.pem";
         let address = Address::parse(url).unwrap();
         assert_eq!(address.credentials, Some("/run/app.creds".into()));
@@ -146,11 +146,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_without_the_password() {
+    fn invalid_address_is_reported_without_the_password() {
         for (url, words) in [
             ("nats", "no scheme"),
             ("ws://a:secret@h", "`ws`"),
-            ("nats://a:secret@", "missing host"),
+            ("nats://a:secret@", "no host, or a path"),
             ("nats://a:secret@h/path", "path"),
             ("nats://a:secret@h?tls=1", "`tls`"),
             ("nats://a:secret@h?cert=x", "`cert` and `key`"),

@@ -39,7 +39,8 @@ pub(super) fn headers_of(message: &Message) -> Result<HeaderMap> {
         }
     }
     if bytes > HEADER_BYTES_MAX {
-        let message = format!("the headers take {bytes} bytes; {HEADER_BYTES_MAX} are the most");
+        let message =
+            format!("the headers have {bytes} bytes; the limit is {HEADER_BYTES_MAX} bytes");
         return Err(Error::new(ErrorKind::Invalid, message));
     }
     Ok(headers)
@@ -50,16 +51,18 @@ fn put(headers: &mut HeaderMap, name: &str, value: &[u8]) -> Result<()> {
         let message = format!("NATS cannot carry the header {name:?}: {why}");
         Error::new(ErrorKind::Invalid, message)
     };
-    let value = from_utf8(value).map_err(|_| invalid("its value is no UTF-8"))?;
+    let value = from_utf8(value).map_err(|_| invalid("its value is not UTF-8"))?;
     if value.trim() != value {
-        return Err(invalid("its value has white space at an end"));
+        return Err(invalid("its value starts or ends with white space"));
     }
     let parsed = name.parse::<HeaderName>();
-    let name = parsed.map_err(|_| invalid("its name is not visible ASCII, or has a colon"))?;
+    let name = parsed.map_err(|_| {
+        invalid("its name contains a colon or a character other than visible ASCII")
+    })?;
     let value = value.parse::<HeaderValue>();
     headers.append(
         name,
-        value.map_err(|_| invalid("its value has a line end"))?,
+        value.map_err(|_| invalid("its value contains a line break"))?,
     );
     Ok(())
 }
@@ -126,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_header_that_nats_cannot_carry_is_refused() {
-        check("a", b"x\r\nNats-Rollup: all", "line end");
+        check("a", b"x\r\nNats-Rollup: all", "line break");
         check("a", b"\xff", "UTF-8");
         check("a", b" x", "white space");
         check("a: b", b"x", "colon");
@@ -136,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_about_the_message_comes_back_as_it_was() {
+    fn message_properties_round_trip() {
         let sent = Message::new("x")
             .with_id("7")
             .with_group("g")
@@ -153,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn orders_to_the_server_are_not_passed_on() {
+    fn server_control_headers_are_not_forwarded() {
         let sent = Message::new("").with_header("Nats-Rollup", "all");
         let mut back = Message::new("");
         take_headers(&mut back, &headers_of(&sent).unwrap());

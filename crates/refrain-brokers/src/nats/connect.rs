@@ -94,7 +94,7 @@ async fn options(address: &Address) -> Result<ConnectOptions> {
         None => Ok(options),
         Some(file) => options.credentials_file(file).await.map_err(|error| {
             let message = format!(
-                "credentials={} cannot be read: {error}; name a .creds file of NATS",
+                "cannot read credentials={}: {error}; it must be a NATS .creds file",
                 file.display()
             );
             Error::new(ErrorKind::Invalid, message)

@@ -21,7 +21,7 @@ pub(crate) async fn dead_letters(source: &Source, at_most: usize) -> Result<Vec<
     let Some((settings, filter)) = streams::locate(&nats, &source.queue).await? else {
         return Ok(Vec::new());
     };
-    let what = format!("listing the stream {:?}", settings.name);
+    let what = format!("cannot list the stream {:?}", settings.name);
     let failed = |error: &(dyn std::error::Error + 'static)| {
         trouble::failed(nats.server(), &what, None, error)
     };

@@ -64,7 +64,7 @@ fn subject_of(nats: &NatsPublisher, name: &str, stream: &stream::Config) -> Resu
         [subject] if !subject.contains(['*', '>']) => Ok(subject.clone()),
         _ => {
             let message = format!(
-                "the stream {name:?} at NATS {} takes {}; name the subject to publish under",
+                "the stream {name:?} at NATS {} accepts the subjects {}; use one of them as the destination",
                 nats.server(),
                 subjects.join(", ")
             );
@@ -74,11 +74,11 @@ fn subject_of(nats: &NatsPublisher, name: &str, stream: &stream::Config) -> Resu
 }
 
 fn failed(nats: &NatsPublisher, destination: &str, error: &PublishError) -> Error {
-    let what = format!("publishing to {destination:?}");
+    let what = format!("cannot publish to {destination:?}");
     match error.kind() {
         PublishErrorKind::MaxPayloadExceeded => {
             let message = format!(
-                "{what} at NATS {}: {}; make the message smaller, or max_payload larger",
+                "{what} at NATS {}: {}; send a smaller message, or raise max_payload on the server",
                 nats.server(),
                 trouble::told(error)
             );

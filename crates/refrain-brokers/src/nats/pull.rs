@@ -123,8 +123,7 @@ async fn collect(
 fn cannot(nats: &Nats, why: &str) -> Error {
     let info = nats.consumer.cached_info();
     let message = format!(
-        "the consumer {:?} of the stream {:?} at NATS {} hands out nothing: {why}; \
-         if it was deleted, start again to make it anew",
+        "the consumer {:?} of the stream {:?} at NATS {} delivers no messages: {why}; if it was deleted, restart Refrain to create it again",
         info.name,
         info.stream_name,
         nats.publisher.server()

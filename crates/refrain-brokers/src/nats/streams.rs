@@ -52,7 +52,7 @@ pub(super) async fn locate(
     {
         return Ok(Some((stream, None)));
     }
-    let what = || format!("looking for the stream of {queue:?}");
+    let what = || format!("cannot find the stream of {queue:?}");
     let name = match nats.context.stream_by_subject(queue).await {
         Ok(name) => name,
         Err(error) => {
@@ -77,7 +77,7 @@ async fn by_name(nats: &NatsPublisher, name: &str) -> Result<Option<stream::Conf
         Ok(stream) => return Ok(Some(stream.cached_info().config.clone())),
         Err(error) => error,
     };
-    let what = format!("looking for the stream {name:?}");
+    let what = format!("cannot find the stream {name:?}");
     match error.kind() {
         GetStreamErrorKind::JetStream(refusal)
             if refusal.error_code() == ErrorCode::STREAM_NOT_FOUND =>
@@ -95,7 +95,7 @@ async fn by_name(nats: &NatsPublisher, name: &str) -> Result<Option<stream::Conf
 pub(super) async fn make(nats: &NatsPublisher, subject: &str) -> Result<stream::Config> {
     if subject.contains(['*', '>']) {
         let message = format!(
-            "no stream at NATS {} takes {subject:?}; make one, or name one subject, for which a stream can be made",
+            "no stream at NATS {} accepts {subject:?}; create one, or use a subject without wildcards, so that Refrain can create the stream",
             nats.server()
         );
         return Err(Error::new(ErrorKind::Invalid, message));
@@ -107,7 +107,7 @@ pub(super) async fn make(nats: &NatsPublisher, subject: &str) -> Result<stream::
         retention: RetentionPolicy::Limits,
         discard: DiscardPolicy::New,
         num_replicas: 1,
-        description: Some("made by refrain".into()),
+        description: Some("created by refrain".into()),
         ..stream::Config::default()
     };
     let error = match nats.context.create_stream(&settings).await {
@@ -116,13 +116,13 @@ pub(super) async fn make(nats: &NatsPublisher, subject: &str) -> Result<stream::
                 server = nats.server(),
                 stream = settings.name,
                 subject,
-                "made a stream"
+                "created a stream"
             );
             return Ok(stream.cached_info().config.clone());
         }
         Err(error) => error,
     };
-    let what = format!("making the stream {:?}", settings.name);
+    let what = format!("cannot create the stream {:?}", settings.name);
     match error.kind() {
         CreateStreamErrorKind::JetStream(refusal) => {
             Err(trouble::refused(nats.server(), &what, &refusal))
@@ -141,8 +141,7 @@ async fn consumer(
     let name = &source.consumer;
     if !is_name(name) {
         let message = format!(
-            "the consumer's name {name:?} cannot be a durable consumer's at NATS; \
-             leave out dots, wildcards, slashes and white space"
+            "invalid consumer name {name:?} for a durable NATS consumer; remove dots, wildcards, slashes and white space"
         );
         return Err(Error::new(ErrorKind::Invalid, message));
     }
@@ -191,7 +190,8 @@ fn settings(source: &Source, filter: Option<String>) -> pull::Config {
 fn usable(nats: &NatsPublisher, source: &Source, settings: &consumer::Config) -> Result<()> {
     let what = format!("the consumer {:?}", source.consumer);
     if settings.ack_policy != AckPolicy::Explicit {
-        let why = "a message that was not handled would count as acknowledged";
+        let why =
+            "its ack policy is not explicit, so unhandled messages would count as acknowledged";
         return Err(not_ours(nats, &what, why));
     }
     if settings.max_deliver > 0 {
@@ -207,7 +207,7 @@ fn usable(nats: &NatsPublisher, source: &Source, settings: &consumer::Config) ->
 
 fn not_ours(nats: &NatsPublisher, what: &str, why: &str) -> Error {
     let message = format!(
-        "{what} at NATS {} cannot be used: {why}; make it a pull consumer with explicit acknowledgements, or name another",
+        "{what} at NATS {} cannot be used: {why}; change it to a pull consumer with explicit acknowledgements, or use another consumer name",
         nats.server()
     );
     Error::new(ErrorKind::Invalid, message)
@@ -246,8 +246,7 @@ fn name_for(subject: &str) -> String {
 }
 
 fn no_subject(queue: &str) -> Error {
-    let message = format!(
-        "{queue:?} is neither a stream's name nor a subject; write words with dots between them"
-    );
+    let message =
+        format!("{queue:?} is neither a stream name nor a subject; write words separated by dots");
     Error::new(ErrorKind::Invalid, message)
 }

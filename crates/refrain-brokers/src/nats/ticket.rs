@@ -34,7 +34,7 @@ impl JetTicket {
         told.map(|_| ()).map_err(|error| match error.kind() {
             RequestErrorKind::NoResponders => {
                 let message = format!(
-                    "NATS at {} knows the consumer of this delivery no more, or is not up yet",
+                    "the consumer of this delivery no longer exists on NATS at {}, or JetStream is not ready yet",
                     self.link.server
                 );
                 Error::new(ErrorKind::Unavailable, message)

@@ -14,40 +14,39 @@ pub(super) fn not_connected(server: &str, error: &ConnectError) -> Error {
     let reason = told(error);
     if reason.to_ascii_lowercase().contains("certificate") {
         let message = format!(
-            "NATS at {server}: the certificate is not accepted: {reason}; \
-             name who signs the server's certificate with ?ca=FILE, and ours with cert=FILE&key=FILE"
+            "NATS at {server}: a certificate was rejected: {reason}; set the CA certificate of the server with ?ca=FILE, and the client certificate with cert=FILE&key=FILE"
         );
         return Error::new(ErrorKind::Invalid, message);
     }
     let (kind, fix) = match error.kind() {
         Authentication | AuthorizationViolation => (
             ErrorKind::Invalid,
-            "give the right USER:PASSWORD@, TOKEN@ or ?credentials=FILE in the address",
+            "check USER:PASSWORD@, TOKEN@ or ?credentials=FILE in the address",
         ),
         Tls => (
             ErrorKind::Invalid,
-            "check whether the server speaks TLS there, and which versions",
+            "check that the server uses TLS on this port, and which TLS versions it accepts",
         ),
         ServerParse => (ErrorKind::Invalid, "write nats://HOST:PORT"),
         _ => (
             ErrorKind::Unavailable,
-            "is it running, and is the address right?",
+            "check the address, and that the server is running",
         ),
     };
-    let message = format!("NATS at {server} cannot be connected to: {reason}; {fix}");
+    let message = format!("cannot connect to NATS at {server}: {reason}; {fix}");
     Error::new(kind, message)
 }
 
 /// The server did not complete a request; a retry may succeed.
 pub(super) fn unavailable(server: &str, error: impl fmt::Display) -> Error {
-    let message = format!("NATS at {server} did not answer: {error}");
+    let message = format!("NATS at {server} did not respond: {error}");
     Error::new(ErrorKind::Unavailable, message)
 }
 
 /// The connection is lost; the client reconnects.
 pub(super) fn down(server: &str) -> Error {
     let message = format!(
-        "the connection to NATS at {server} is lost; it is made again as soon as the server is there"
+        "lost the connection to NATS at {server}; reconnecting until the server is available"
     );
     Error::new(ErrorKind::Unavailable, message)
 }
@@ -55,8 +54,7 @@ pub(super) fn down(server: &str) -> Error {
 /// The server has no JetStream: its API subjects have no responders.
 pub(super) fn no_jetstream(server: &str) -> Error {
     let message = format!(
-        "NATS at {server} has no JetStream, or it is not up yet; \
-         start nats-server with -js, or enable it for this account"
+        "JetStream is disabled or not ready yet on NATS at {server}; start nats-server with -js, or enable it for this account"
     );
     Error::new(ErrorKind::Unavailable, message)
 }

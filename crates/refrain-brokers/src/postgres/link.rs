@@ -176,7 +176,7 @@ impl Link {
             Ok(Err(error)) => error,
             Err(_) => {
                 session.is_broken.store(true, Ordering::Relaxed);
-                let message = format!("{}: no answer in time", self.dial);
+                let message = format!("{}: the server did not respond in time", self.dial);
                 return Err(Trouble::Lost(Error::new(ErrorKind::Unavailable, message)));
             }
         };
@@ -200,7 +200,7 @@ impl Link {
         *session = None;
         let opened = timeout(ANSWER_MAX * 2, self.open()).await;
         let opened = opened.unwrap_or_else(|_| {
-            let message = format!("{}: no answer in time", self.dial);
+            let message = format!("{}: the server did not respond in time", self.dial);
             Err(Error::new(ErrorKind::Unavailable, message))
         })?;
         Ok(session.insert(Arc::new(opened)).clone())

@@ -96,7 +96,7 @@ impl Reader {
         let taken = rows.iter().map(|row| Taken::read(&desk.queue, row));
         let taken: Result<Vec<_>, _> = taken.collect();
         let mut taken = taken.map_err(|error| {
-            let message = "a row of refrain_queue cannot be read; `refrain migrate --queue --print` shows the table";
+            let message = "cannot decode a row of refrain_queue; compare the table with `refrain migrate --queue --print`";
             Error::new(ErrorKind::Invalid, message).with_source(error)
         })?;
         taken.sort_by_key(|taken| taken.id);
@@ -142,7 +142,7 @@ pub(super) async fn fetch(
             }
             Err(error) if Instant::now() + delays.peek() >= deadline => return Err(error),
             Err(error) => {
-                tracing::debug!(%error, queue = desk.queue, "nothing can be fetched; it is tried again");
+                tracing::debug!(%error, queue = desk.queue, "cannot fetch messages; retrying");
                 sleep(delays.after_failure()).await;
             }
         }

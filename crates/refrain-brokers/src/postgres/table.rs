@@ -68,13 +68,13 @@ pub(super) async fn choose_schema(dial: &Dial, wire: &Wire) -> Result<(), tokio_
 pub(super) fn told(dial: &Dial, error: &tokio_postgres::Error) -> Error {
     let fix = match error.code() {
         Some(&SqlState::UNDEFINED_TABLE | &SqlState::INVALID_SCHEMA_NAME) => {
-            "it has no table refrain_queue; make it with `refrain migrate --queue --store URL`, and its schema before"
+            "table refrain_queue does not exist; create its schema, then run `refrain migrate --queue --store URL`"
         }
         Some(&SqlState::UNDEFINED_COLUMN | &SqlState::DATATYPE_MISMATCH) => {
-            "its table refrain_queue is another one than `refrain migrate --queue --print` shows; change it, or name another schema with ?schema="
+            "the columns of refrain_queue differ from those that `refrain migrate --queue --print` prints; alter the table, or use another schema with ?schema="
         }
         Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
-            "have a DBA run what `refrain migrate --queue --print` prints, and GRANT SELECT, INSERT, UPDATE, DELETE ON refrain_queue"
+            "have a DBA run the statements that `refrain migrate --queue --print` prints, and GRANT SELECT, INSERT, UPDATE, DELETE ON refrain_queue"
         }
         _ => return dial.told(error),
     };

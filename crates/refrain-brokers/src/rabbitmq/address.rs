@@ -40,7 +40,7 @@ impl Address {
         // The parser's error may contain the address with its password, so it is not passed on.
         let mut uri: AMQPUri = with_own(front, query)
             .parse()
-            .map_err(|_| invalid("parts that are not understood"))?;
+            .map_err(|_| invalid("an invalid part or an unknown setting"))?;
         uri.query.heartbeat.get_or_insert(HEARTBEAT);
         uri.query.connection_timeout.get_or_insert(CONNECT);
         let mut address = Self {
@@ -69,7 +69,7 @@ impl Address {
             other => return Err(invalid(&format!("`{other}`"))),
         };
         let decoded = percent_decode_str(value).decode_utf8();
-        let decoded = decoded.map_err(|_| invalid("a `%` escape that is no UTF-8"))?;
+        let decoded = decoded.map_err(|_| invalid("a `%` escape that is not UTF-8"))?;
         *place = Some(decoded.into_owned().into());
         Ok(())
     }
@@ -117,7 +117,7 @@ fn shown(uri: &AMQPUri) -> String {
 fn read(file: &PathBuf) -> Result<String> {
     fs::read_to_string(file).map_err(|error| {
         let message = format!(
-            "{} cannot be read: {error}; name a PEM file that this process may read",
+            "cannot read {}: {error}; use a PEM file that this process has permission to read",
             file.display()
         );
         Error::new(ErrorKind::Invalid, message)
@@ -126,8 +126,8 @@ fn read(file: &PathBuf) -> Result<String> {
 
 fn invalid(what: &str) -> Error {
     let message = format!(
-        "the address of RabbitMQ has {what}; write amqp://USER:PASSWORD@HOST:5672/VHOST with %2f for the virtual host /, \
-         amqps:// for TLS, and ?ca=FILE, cert=FILE&key=FILE where they are needed"
+        "invalid RabbitMQ address: it has {what}; write amqp://USER:PASSWORD@HOST:5672/VHOST with %2f for the virtual host /, \
+         amqps:// for TLS, and ?ca=FILE or cert=FILE&key=FILE if the server requires them"
     );
     Error::new(ErrorKind::Invalid, message)
 }
@@ -160,11 +160,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_without_the_password() {
+    fn invalid_address_is_reported_without_the_password() {
         for (url, words) in [
-            ("http://a:secret@h", "not understood"),
-            ("amqp://a:secret@h:65536", "not understood"),
-            ("amqp://a:secret@h?heartbeat=often", "not understood"),
+            ("http://a:secret@h", "an unknown setting"),
+            ("amqp://a:secret@h:65536", "an unknown setting"),
+            ("amqp://a:secret@h?heartbeat=often", "an unknown setting"),
             ("amqp://a:secret@h?tls=1", "`tls`"),
             ("amqp://a:secret@h?cert=x", "`cert` and `key`"),
             ("amqp://a:aa?secret@h", "? as %3F"),

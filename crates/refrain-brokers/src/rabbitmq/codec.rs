@@ -57,14 +57,14 @@ pub(super) fn properties_of(message: &Message) -> Result<BasicProperties> {
     }
     if bytes > HEADER_BYTES_MAX {
         return Err(invalid(&format!(
-            "the headers take {bytes} bytes; {HEADER_BYTES_MAX} are the most"
+            "the headers have {bytes} bytes; the limit is {HEADER_BYTES_MAX} bytes"
         )));
     }
     let mut properties = BasicProperties::default()
         .with_delivery_mode(PERSISTENT)
         .with_headers(headers);
     if let Some(id) = &message.id {
-        properties = properties.with_message_id(short("the message's id", id)?);
+        properties = properties.with_message_id(short("the message id", id)?);
     }
     if let Some(content_type) = &message.content_type {
         properties = properties.with_content_type(short("the media type", content_type)?);
@@ -73,9 +73,9 @@ pub(super) fn properties_of(message: &Message) -> Result<BasicProperties> {
 }
 
 fn put(headers: &mut FieldTable, name: &str, value: &[u8]) -> Result<()> {
-    let key = short("a header's name", name)?;
+    let key = short("a header name", name)?;
     if headers.contains_key(name) {
-        return Err(invalid(&format!("the header {name:?} is there twice")));
+        return Err(invalid(&format!("the header {name:?} occurs twice")));
     }
     headers.insert(key, AMQPValue::LongString(value.into()));
     Ok(())
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_waited_is_the_message_that_was_published() {
+    fn delayed_message_equals_the_published_message() {
         let sent = Message::new("x")
             .with_id("7")
             .with_group("g")
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_back_is_counted() {
+    fn redelivery_increments_the_attempt_number() {
         for (returns, is_redelivered, expected) in [
             (None, false, 1),
             (None, true, 2),
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_amqp_cannot_carry_is_refused() {
+    fn rejects_messages_that_amqp_cannot_carry() {
         for message in [
             Message::new("").with_header("a", "1").with_header("a", "2"),
             Message::new("").with_header("a".repeat(256), "1"),

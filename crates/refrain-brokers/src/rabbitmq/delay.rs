@@ -32,9 +32,7 @@ pub(super) fn fits(queue: &str) -> Result<()> {
     if (1..=QUEUE_BYTES_MAX).contains(&queue.len()) {
         return Ok(());
     }
-    let message = format!(
-        "the queue's name {queue:?} is no name of 1 to {QUEUE_BYTES_MAX} bytes; take another"
-    );
+    let message = format!("invalid queue name {queue:?}; use 1 to {QUEUE_BYTES_MAX} bytes");
     Err(Error::new(ErrorKind::Invalid, message))
 }
 
@@ -59,7 +57,10 @@ pub(super) async fn put(
     match publish::send(rabbit, exchange, name, payload, properties).await? {
         Sent::Held => Ok(()),
         Sent::Returned => {
-            let message = format!("RabbitMQ at {} lost a delay queue", rabbit.server());
+            let message = format!(
+                "a delay queue disappeared from RabbitMQ at {}",
+                rabbit.server()
+            );
             Err(Error::new(ErrorKind::Unavailable, message))
         }
     }

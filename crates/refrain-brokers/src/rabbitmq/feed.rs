@@ -170,7 +170,7 @@ fn tag(consumer: &str, number: usize) -> ShortString {
 /// The stream of deliveries ended; the error is retryable.
 fn lost(rabbit: &Rabbit, error: &lapin::Error) -> Error {
     let message = format!(
-        "the messages of {:?} at RabbitMQ {} stopped: {error}",
+        "the delivery of messages from {:?} at RabbitMQ {} stopped: {error}",
         rabbit.queue,
         rabbit.desk.server()
     );
@@ -179,7 +179,7 @@ fn lost(rabbit: &Rabbit, error: &lapin::Error) -> Error {
 
 fn gone(rabbit: &Rabbit) -> Error {
     let message = format!(
-        "the queue {:?} at RabbitMQ {} was deleted, or the connection is lost",
+        "the queue {:?} at RabbitMQ {} was deleted, or the connection was lost",
         rabbit.queue,
         rabbit.desk.server()
     );

@@ -161,7 +161,7 @@ fn lock<T>(mutex: &StdMutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 fn unroutable(rabbit: &RabbitPublisher, destination: &str) -> Error {
     let message = format!(
-        "no queue at RabbitMQ {} takes {destination:?}; declare it, or bind a queue to that exchange and routing key",
+        "no queue at RabbitMQ {} receives messages for {destination:?}; declare the queue, or bind a queue to that exchange and routing key",
         rabbit.server()
     );
     Error::new(ErrorKind::Invalid, message)
@@ -169,7 +169,7 @@ fn unroutable(rabbit: &RabbitPublisher, destination: &str) -> Error {
 
 fn refused(rabbit: &RabbitPublisher) -> Error {
     let message = format!(
-        "RabbitMQ at {} did not take the message: its queue is full, or not available",
+        "RabbitMQ at {} rejected the message: its queue is full or unavailable",
         rabbit.server()
     );
     Error::new(ErrorKind::Full, message)

@@ -23,7 +23,7 @@ pub(super) async fn ensure(connection: &Connection, server: &str, queue: &str) -
         return Ok(());
     }
     make(connection, server, name, quorum()).await?;
-    tracing::info!(server, queue, "made a durable quorum queue");
+    tracing::info!(server, queue, "declared a durable quorum queue");
     Ok(())
 }
 
@@ -83,7 +83,7 @@ pub(super) fn name(text: &str) -> Result<ShortString> {
     fitting
         .filter(|name| !name.as_str().is_empty())
         .ok_or_else(|| {
-            let message = format!("{text:?} is no name for RabbitMQ; take one of 1 to 255 bytes");
+            let message = format!("invalid RabbitMQ name {text:?}; use 1 to 255 bytes");
             Error::new(ErrorKind::Invalid, message)
         })
 }

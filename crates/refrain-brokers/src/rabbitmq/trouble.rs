@@ -26,31 +26,29 @@ pub(super) fn of(server: &str, error: &lapin::Error) -> Error {
     let fix = match code(error) {
         Some(REFUSED) => "check the user, the password and the permissions",
         Some(NOT_ALLOWED) => {
-            "check the virtual host in the address, and that the user may enter it"
+            "check the virtual host in the address, and that the user has access to it"
         }
-        Some(NOT_FOUND) => "check the name",
-        Some(LOCKED) => "somebody else holds it alone",
-        Some(PRECONDITION) => "it is there, and not as it was asked for",
+        Some(NOT_FOUND) => "check the name of the queue or exchange",
+        Some(LOCKED) => "another connection has exclusive access to it",
+        Some(PRECONDITION) => "it exists with different settings; delete it, or use another name",
         _ if is_about_certificates(error) => {
             let message = format!(
-                "RabbitMQ at {server}: the certificate is not accepted: {error}; \
-                 name who signs the server's certificate with ?ca=FILE, and ours with cert=FILE&key=FILE"
+                "RabbitMQ at {server}: a certificate was rejected: {error}; set the CA certificate of the server with ?ca=FILE, and the client certificate with cert=FILE&key=FILE"
             );
             return Error::new(ErrorKind::Unavailable, message);
         }
         _ => {
             let message = format!(
-                "RabbitMQ at {server} cannot be reached: {error}; \
-                 is it running, and is the address right?{} The connection is made again by itself",
+                "cannot connect to RabbitMQ at {server}: {error}; check the address, and that the server is running{}; reconnecting automatically",
                 match server.starts_with("amqps") {
-                    true => " Does it want a certificate of ours (cert=FILE&key=FILE)?",
+                    true => ", and whether it requires a client certificate (cert=FILE&key=FILE)",
                     false => "",
                 }
             );
             return Error::new(ErrorKind::Unavailable, message);
         }
     };
-    let message = format!("RabbitMQ at {server} refuses: {error}; {fix}");
+    let message = format!("RabbitMQ at {server} rejected the request: {error}; {fix}");
     Error::new(ErrorKind::Invalid, message)
 }
 
@@ -72,14 +70,14 @@ fn is_about_certificates(error: &lapin::Error) -> bool {
 
 /// The request timed out.
 pub(super) fn silent(server: &str) -> Error {
-    let message = format!("RabbitMQ at {server} does not answer in time");
+    let message = format!("RabbitMQ at {server} did not respond in time");
     Error::new(ErrorKind::Unavailable, message)
 }
 
 /// The delivery's channel is gone, and the server requeues the message.
 pub(super) fn taken_back(server: &str) -> Error {
     let message = format!(
-        "the connection to RabbitMQ at {server} was lost while a message was handled; it is delivered again"
+        "the connection to RabbitMQ at {server} was lost while a message was being handled; RabbitMQ will deliver the message again"
     );
     Error::new(ErrorKind::Unavailable, message)
 }

@@ -27,8 +27,7 @@ impl Address {
         let shown = policy::redacted(address);
         let told = |what: String| {
             let message = format!(
-                "`{shown}` is no address of Redis Streams: {what}; \
-                 write redis://[user:password@]host[:port][/database], with rediss for TLS, ?start=new or ?trim=handled"
+                "invalid Redis Streams address `{shown}`: {what}; write redis://[user:password@]host[:port][/database], with rediss for TLS, ?start=new or ?trim=handled"
             );
             Error::new(ErrorKind::Invalid, message)
         };
@@ -38,7 +37,8 @@ impl Address {
             .split_once("://")
             .is_some_and(|(scheme, _)| scheme.contains('+'))
         {
-            let what = "a stream lies on one server, and Sentinel and Cluster are not followed";
+            let what =
+                "streams are read from a single server; Sentinel and Cluster are not supported";
             return Err(told(what.into()));
         }
         // The driver's error never contains the address.
@@ -64,7 +64,7 @@ impl Settings {
                 _ => {
                     let name = pair.split('=').next().unwrap_or_default();
                     return Err(format!(
-                        "`{name}` with what follows is no setting of it; there are start=all or new, and trim=never or handled"
+                        "unknown setting `{name}`, or invalid value; the settings are start=all or new, and trim=never or handled"
                     ));
                 }
             }
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_stand_behind_the_question_mark() {
+    fn parses_settings_from_the_query() {
         for (address, starts_new, trims) in [
             ("redis://u:secret@h", false, false),
             ("rediss://h/2?start=new", true, false),
@@ -92,10 +92,10 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_an_address_is_told_without_its_password() {
+    fn rejects_invalid_address_without_showing_its_password() {
         for (address, words) in [
-            ("redis://u:secret@h?maxlen=5", "`maxlen` with what follows"),
-            ("redis+sentinel://u:secret@h/m", "lies on one server"),
+            ("redis://u:secret@h?maxlen=5", "unknown setting `maxlen`"),
+            ("redis+sentinel://u:secret@h/m", "from a single server"),
             ("redis://u:secret@h/x", "database"),
             ("redis://u:aa?secret@h", "? as %3F"),
             ("redis://u:aa#secret@h", "# as %23"),

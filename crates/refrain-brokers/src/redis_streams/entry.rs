@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_again() {
+    fn entries_round_trip() {
         let message = Message::new(vec![0, 255])
             .with_id("i-1")
             .with_group("g")

@@ -23,7 +23,7 @@ pub(super) async fn look(line: &Line) -> Result<()> {
     let version = version(fact("redis_version").unwrap_or_default());
     if version < VERSION_MIN {
         let message = format!(
-            "the Redis server at {shown} is version {}.{}; streams are read from 6.2 or newer",
+            "the Redis server at {shown} is version {}.{}; Redis Streams need 6.2 or newer",
             version.0, version.1
         );
         return Err(Error::new(ErrorKind::Unsupported, message));
@@ -32,7 +32,7 @@ pub(super) async fn look(line: &Line) -> Result<()> {
     if policy != "noeviction" {
         tracing::warn!(
             "the Redis server at {shown} evicts keys when it is full (maxmemory-policy is {policy}): \
-             a stream may vanish with all its messages; set maxmemory-policy noeviction"
+             a stream may be evicted with all its messages; set maxmemory-policy noeviction"
         );
     }
     if fact("aof_enabled") == Some("0") {
@@ -57,7 +57,7 @@ pub(super) async fn join_again(seat: &Seat) -> Result<()> {
     tracing::warn!(
         stream,
         group,
-        "the consumer group is gone, perhaps with its stream; it is made anew, from the stream's beginning"
+        "the consumer group does not exist any more, perhaps its stream was deleted; creating it again at the start of the stream"
     );
     make_group(seat, "0").await
 }

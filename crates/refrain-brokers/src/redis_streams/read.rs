@@ -84,7 +84,7 @@ pub(super) async fn fetch(
         if Instant::now() + delays.peek() >= deadline {
             return Err(error);
         }
-        tracing::debug!(%error, stream = seat.stream, "nothing can be fetched; it is tried again");
+        tracing::debug!(%error, stream = seat.stream, "cannot fetch messages; retrying");
         sleep(delays.after_failure()).await;
     }
 }
@@ -126,7 +126,7 @@ impl Reader {
             tracing::warn!(
                 stream = seat.stream,
                 gone,
-                "messages were deleted or trimmed before they were handled"
+                "messages were deleted or trimmed from the stream before they were handled"
             );
         }
         if cursor == BEGINNING {

@@ -9,34 +9,34 @@ pub(super) fn told(error: RedisError, shown: &str) -> Error {
     let (kind, what) = match (error.kind(), code) {
         (_, "OOM") => (
             ErrorKind::Full,
-            "is full; raise its maxmemory, or write ?trim=handled behind the address",
+            "is full; raise its maxmemory, or add ?trim=handled to the address",
         ),
         (_, "WRONGTYPE") => (
             ErrorKind::Invalid,
-            "has something else than a stream under that name; name another stream, or remove the key",
+            "has a key of that name that is not a stream; use another stream name, or delete the key",
         ),
         (Kind::AuthenticationFailed, _) | (_, "WRONGPASS" | "NOAUTH") => (
             ErrorKind::Invalid,
-            "refused user or password; check what stands before the @ of the address",
+            "rejected the user or password; check USER:PASSWORD before the @ in the address",
         ),
         (Kind::Server(ServerErrorKind::NoPerm), _) => (
             ErrorKind::Invalid,
-            "does not give the user enough rights; grant it `~STREAM* +@stream +@hash +@scripting +@connection +pexpire +time +info`",
+            "denied a command because the user lacks permissions; grant it `~STREAM* +@stream +@hash +@scripting +@connection +pexpire +time +info`",
         ),
         (Kind::Server(ServerErrorKind::ReadOnly), _) => (
             ErrorKind::Unavailable,
-            "is a replica and takes no writes; name the primary",
+            "is a replica and rejects writes; use the address of the primary",
         ),
         (Kind::Server(ServerErrorKind::BusyLoading), _) => (
             ErrorKind::Unavailable,
-            "is still loading its data; it answers soon",
+            "is still loading its data; try again shortly",
         ),
-        (Kind::Io, _) if error.is_timeout() => (ErrorKind::Unavailable, "did not answer in time"),
+        (Kind::Io, _) if error.is_timeout() => (ErrorKind::Unavailable, "did not respond in time"),
         (Kind::Io, _) => (
             ErrorKind::Unavailable,
-            "cannot be reached, or broke off; check address, TLS (redis:// or rediss://) and that it runs",
+            "is unreachable or closed the connection; check the address, TLS (redis:// or rediss://), and that it is running",
         ),
-        _ => (ErrorKind::Unavailable, "did not do what was asked"),
+        _ => (ErrorKind::Unavailable, "returned an error"),
     };
     Error::new(kind, format!("the Redis server at {shown} {what}")).with_source(error)
 }

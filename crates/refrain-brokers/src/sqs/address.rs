@@ -18,7 +18,7 @@ impl Address {
         parse(address).map_err(|what| {
             let shown = policy::redacted(address);
             let message = format!(
-                "`{shown}` is no address of SQS: {what}; write sqs://REGION, or sqs://KEY:SECRET@REGION?endpoint=http://HOST:PORT"
+                "invalid SQS address `{shown}`: {what}; write sqs://REGION, or sqs://KEY:SECRET@REGION?endpoint=http://HOST:PORT"
             );
             Error::new(ErrorKind::Invalid, message)
         })
@@ -37,19 +37,19 @@ fn parse(address: &str) -> Result<Address, String> {
     let region = region.trim_end_matches('/');
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     if region.is_empty() || !region.bytes().all(is_plain) {
-        return Err("it names no region, such as eu-central-1".into());
+        return Err("it has no region, such as eu-central-1".into());
     }
     let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
     let credentials = match login.map(|login| login.split_once(':')) {
         Some(Some((key, secret))) => Some((decoded(key), decoded(secret))),
-        Some(None) => return Err("the secret behind the key is missing".into()),
+        Some(None) => return Err("the secret after the access key is missing".into()),
         None => None,
     };
     let mut endpoint = None;
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         match pair.split_once('=') {
             Some(("endpoint", url)) => endpoint = Some(decoded(url)),
-            _ => return Err("there is no other setting of it than endpoint=URL".into()),
+            _ => return Err("unknown setting; the only setting is endpoint=URL".into()),
         }
     }
     Ok(Address {
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_say_where_and_who() {
+    fn parses_host_and_login_from_addresses() {
         let plain = Address::parse("sqs://eu-central-1").unwrap();
         assert_eq!((&*plain.region, plain.credentials), ("eu-central-1", None));
         let full = Address::parse("sqs://k:s%2Fx@eu-1/?endpoint=http://127.0.0.1:5000").unwrap();
@@ -75,12 +75,12 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_an_address_is_told_without_its_secret() {
+    fn rejects_invalid_address_without_showing_its_secret() {
         for (address, words) in [
-            ("sqs://", "names no region"),
-            ("sqs://k:canary@", "names no region"),
-            ("sqs://key@eu-1", "the secret behind the key"),
-            ("sqs://k:canary@eu-1?tls=1", "no other setting"),
+            ("sqs://", "it has no region"),
+            ("sqs://k:canary@", "it has no region"),
+            ("sqs://key@eu-1", "the secret after the access key"),
+            ("sqs://k:canary@eu-1?tls=1", "unknown setting"),
             ("sqs://k:aa?canary@eu-1", "? as %3F"),
         ] {
             let error = Address::parse(address).err().map(|it| it.to_string());

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_do_not_fit_are_told_apart_all_the_same() {
+    fn invalid_sqs_names_are_hashed_and_stay_distinct() {
         assert_eq!(fitting("order-7"), "order-7");
         let long = "x".repeat(NAME_MAX + 1);
         for odd in ["", "two words", "grün", &long] {

@@ -71,7 +71,8 @@ async fn show(seat: &Seat, handles: &[String]) -> Result<()> {
             change.receipt_handle(handle).visibility_timeout(0).build()
         });
         let changes = changes.collect::<Result<_, _>>().map_err(|error| {
-            let message = format!("SQS, {queue}: the listed letters cannot be made visible");
+            let message =
+                format!("SQS, {queue}: cannot make the listed dead letters visible again");
             Error::new(ErrorKind::Invalid, message).with_source(error)
         })?;
         let asking = client.change_message_visibility_batch().queue_url(url);

@@ -15,12 +15,12 @@ where
     let (kind, fix) = match &error {
         SdkError::ConstructionFailure(_) => (
             ErrorKind::Invalid,
-            "check the address and the credentials of AWS",
+            "check the address and the AWS credentials",
         ),
         SdkError::ServiceError(_) => service(code),
         _ => (
             ErrorKind::Unavailable,
-            "check region, endpoint, and that there is a way to it",
+            "check the region, the endpoint and the network",
         ),
     };
     let message = format!("SQS, {what}: {}; {fix}", DisplayErrorContext(&error));
@@ -30,7 +30,7 @@ where
 /// SQS did not answer within this time.
 pub(super) fn silent(what: &str, wait: Duration) -> Error {
     let message = format!(
-        "SQS, {what}: no answer within {wait:?}; check region, endpoint, and that there is a way to it"
+        "SQS, {what}: no response within {wait:?}; check the region, the endpoint and the network"
     );
     Error::new(ErrorKind::Unavailable, message)
 }
@@ -46,10 +46,10 @@ fn service(code: &str) -> (ErrorKind, &'static str) {
         return (ErrorKind::Invalid, fix);
     }
     if is("MessageNotInflight") || is("ReceiptHandleIsInvalid") || is("InvalidParameterValue") {
-        let fix = "it was held for longer than ack_wait, or is done with";
+        let fix = "the message was held longer than ack_wait, or is already settled";
         return (ErrorKind::Held, fix);
     }
-    (ErrorKind::Unavailable, "see what SQS says")
+    (ErrorKind::Unavailable, "check the SQS error")
 }
 
 /// Whether the request may have been lost, so that an immediate retry may help.

@@ -1,4 +1,4 @@
-//! Writes record batches that no producer of ours writes.
+//! Writes record batches that our producer never writes.
 
 use std::{
     io::{Read, Write},
@@ -14,7 +14,7 @@ pub(crate) fn produce(server: &str, topic: &str, partition: i32, compression: i1
     let mut body = Vec::new();
     body.extend((-1_i32).to_be_bytes()); // leader's epoch
     body.push(2); // format
-    body.extend(0_u32.to_be_bytes()); // checksum, which is not looked at
+    body.extend(0_u32.to_be_bytes()); // checksum, which the cluster does not verify
     body.extend(compression.to_be_bytes());
     body.extend(0_i32.to_be_bytes()); // last offset, from the first
     body.extend([0; 16]); // first and last time
@@ -30,10 +30,10 @@ pub(crate) fn produce(server: &str, topic: &str, partition: i32, compression: i1
     let mut request = Vec::new();
     request.extend(0_i16.to_be_bytes()); // Produce
     request.extend(3_i16.to_be_bytes()); // version
-    request.extend(7_i32.to_be_bytes()); // which request
-    request.extend((-1_i16).to_be_bytes()); // client
-    request.extend((-1_i16).to_be_bytes()); // transaction
-    request.extend(1_i16.to_be_bytes()); // acknowledged by the leader
+    request.extend(7_i32.to_be_bytes()); // correlation id
+    request.extend((-1_i16).to_be_bytes()); // client id
+    request.extend((-1_i16).to_be_bytes()); // transactional id
+    request.extend(1_i16.to_be_bytes()); // acks: leader only
     request.extend(10_000_i32.to_be_bytes());
     request.extend(1_i32.to_be_bytes());
     request.extend(i16::try_from(topic.len()).unwrap().to_be_bytes());

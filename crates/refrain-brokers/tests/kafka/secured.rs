@@ -82,7 +82,7 @@ async fn messages_pass_over_tls_and_with_every_login() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_certificate_that_is_not_trusted_is_called_so() {
+async fn untrusted_certificate_is_reported() {
     let cluster = Cluster::start();
     cluster.make("orders", 1);
     let (pki, other) = (Pki::new(), Pki::new());
@@ -99,7 +99,7 @@ async fn a_certificate_that_is_not_trusted_is_called_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wrong_password_is_called_so_and_not_shown() {
+async fn wrong_password_is_reported_and_not_shown() {
     let cluster = Cluster::start();
     cluster.make("orders", 1);
     let gate = Gate::start(&cluster.servers, None, Login::Scram256).await;
@@ -109,7 +109,10 @@ async fn a_wrong_password_is_called_so_and_not_shown() {
     );
     let error = Kafka::connect(&source(&gate, &settings)).await.unwrap_err();
     let told = error.to_string();
-    assert!(told.contains("check user, password and rights"), "{told}");
+    assert!(
+        told.contains("check user, password and permissions"),
+        "{told}"
+    );
     assert!(!told.contains("sesame"), "{told}");
 }
 

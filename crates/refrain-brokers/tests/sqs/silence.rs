@@ -1,4 +1,5 @@
-//! No answer is not "no messages": a redrive waits for the answer, and a worker reports that it is not ready.
+//! No response does not mean "no messages": a redrive waits for the response, and a worker reports that it is not
+//! ready.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,7 +11,7 @@ use refrain::{
 
 use crate::{ACK_WAIT, Server, open_at, outage_shows};
 
-/// More than one receive returns.
+/// More messages than one receive returns.
 const LETTERS: u64 = 25;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -24,7 +25,7 @@ async fn a_redrive_waits_for_each_answer() {
         dead.publish("dead", &letter).await.unwrap();
     }
     let to = server.open("orders", ACK_WAIT).await.unwrap();
-    // Far too short for an answer.
+    // Far too short for a response.
     let redrive = Redrive::new(
         Arc::new(dead),
         Arc::new(to),
@@ -45,7 +46,7 @@ async fn a_silent_server_is_not_ready() {
     relay.hold(true);
     let error = broker.ready(Duration::from_secs(1)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    assert!(error.to_string().contains("no answer"), "{error}");
+    assert!(error.to_string().contains("no response"), "{error}");
     relay.hold(false);
     broker.ready(Duration::from_secs(60)).await.unwrap();
     outage_shows(&broker, || relay.hold(true), || relay.hold(false)).await;

@@ -52,7 +52,10 @@ pub(crate) async fn outage_shows(broker: &dyn Broker, down: impl FnOnce(), up: i
     down();
     wait::until("the outage shows", is_in_trouble).await;
     for pull in 0..5 {
-        assert!(is_in_trouble().await, "pull {pull}: the server is away");
+        assert!(
+            is_in_trouble().await,
+            "pull {pull}: the server is down, and no error was reported"
+        );
     }
     up();
     wait::until("the server is back", async || !is_in_trouble().await).await;
@@ -79,7 +82,7 @@ pub(crate) fn text(delivery: &Delivery) -> String {
     String::from_utf8(delivery.message.payload.to_vec()).unwrap()
 }
 
-/// How far a task has come, for those who wait for it.
+/// Progress of a task, for waiting tests.
 #[derive(Clone, Default)]
 pub(crate) struct Counter(Arc<AtomicUsize>);
 

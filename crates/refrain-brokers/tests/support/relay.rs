@@ -1,5 +1,4 @@
-//! A TCP relay in front of a server; its connections can be cut, or its answers held, while both ends keep
-//! running.
+//! A TCP relay in front of a server; its connections can be cut, or its responses held, while both ends keep running.
 #![allow(dead_code)]
 
 use std::sync::{Arc, Mutex};
@@ -49,7 +48,7 @@ impl Relay {
         format!("{front}127.0.0.1:{}{behind}", self.port)
     }
 
-    /// Holds back, or lets through, what the server answers.
+    /// Holds back, or forwards, the server's responses.
     pub(crate) fn hold(&self, is_held: bool) {
         self.is_held.send_replace(is_held);
     }

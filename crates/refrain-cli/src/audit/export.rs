@@ -15,49 +15,49 @@ use refrain::{
 
 use super::{AuditLocation, Failure, UNREACHABLE, USAGE, code, print, walked};
 
-/// Which entries, and how they are printed
+/// Selects entries and their output format
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  refrain audit export                                      all entries, as they stand in the log
+  refrain audit export                                      all entries, byte for byte
   refrain audit export --from 2026-11-01 --until 2026-12-01 --format csv --output november.csv
   refrain audit export --operation 'POST /v1/payments' --event completed
-  refrain audit export --event resolved --event erased      what people have decided
+  refrain audit export --event resolved --event erased      decisions of operators
 
-The chain is verified on the way: damage is told to standard error, and ends with exit code 1.
-In CSV, text that a spreadsheet would run as a formula has an apostrophe before it.
-Exit codes: 0 nothing is damaged, 1 damage, 2 wrong usage, 64 there is no log, or a bad configuration,
-69 it cannot be read, or the output not be written.")]
+The export also verifies the chain: damage is reported on standard error, with exit code 1.
+In CSV, a cell that a spreadsheet would run as a formula starts with an apostrophe.
+Exit codes: 0 no damage, 1 damage found, 2 wrong usage, 64 no log, or bad configuration,
+69 log unreadable, or output not writable.")]
 pub(super) struct Export {
     #[command(flatten)]
     place: AuditLocation,
-    /// Only from this day or moment on: 2026-11-01, or 2026-11-01T08:00:00Z
+    /// Only entries from this day or time on: 2026-11-01, or 2026-11-01T08:00:00Z
     #[arg(long, value_name = "TIME", value_parser = Timestamp::from_rfc3339)]
     from: Option<Timestamp>,
-    /// Only before this day or moment
+    /// Only entries before this day or time
     #[arg(long, value_name = "TIME", value_parser = Timestamp::from_rfc3339)]
     until: Option<Timestamp>,
-    /// Only of this operation or worker; may be given several times
+    /// Only entries of this operation or worker; may be given several times
     #[arg(long = "operation", value_name = "NAME")]
     operations: Vec<String>,
-    /// Only about this record; may be given several times
+    /// Only entries of this record; may be given several times
     #[arg(long = "record", value_name = "ID")]
     records: Vec<String>,
-    /// Only this event; may be given several times
+    /// Only entries with this event; may be given several times
     #[arg(long = "event", value_name = "EVENT", value_parser = Event::ALL.map(Event::name))]
     events: Vec<String>,
-    /// How entries are printed
+    /// Output format
     #[arg(long, value_enum, default_value = "jsonl")]
     format: Format,
-    /// Write to this file, which only you may read
+    /// Write to this file, readable only by its owner
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Format {
-    /// The lines of the log, byte by byte
+    /// The lines of the log, byte for byte
     Jsonl,
-    /// A table with a line of names
+    /// A table with a header line
     Csv,
 }
 
@@ -86,7 +86,7 @@ impl Export {
             // A reader that closes the pipe early, such as `head`, is not an error.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             Err(error) => {
-                let message = format!("refrain: the entries cannot be written: {error}");
+                let message = format!("refrain: cannot write the entries: {error}");
                 return Err(Failure::new(UNREACHABLE, message));
             }
             Ok(()) => {}
@@ -102,7 +102,7 @@ impl Export {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(0o600);
         let opened = options.open(file).map_err(|error| {
-            let message = format!("refrain: {} cannot be written: {error}", file.display());
+            let message = format!("refrain: cannot write {}: {error}", file.display());
             Failure::new(UNREACHABLE, message)
         })?;
         Ok(Box::new(BufWriter::new(opened)))

@@ -15,8 +15,8 @@ pub(super) fn text(folder: &Path, found: &Verified, check: &Check) {
     let files = counted(found.files as u64, "file", "files");
     let entries = counted(found.entries, "entry", "entries");
     let verdict = match found.damage_count {
-        0 => "nothing was changed".to_owned(),
-        count => counted(count, "place is damaged", "places are damaged"),
+        0 => "no damage".to_owned(),
+        count => counted(count, "damaged place", "damaged places"),
     };
     say(format_args!("{folder}: {entries} in {files}, {verdict}"));
     for damage in found.damage.iter().take(LISTED_MAX) {
@@ -29,39 +29,40 @@ pub(super) fn text(folder: &Path, found: &Verified, check: &Check) {
         }
     }
     if found.begins != ChainHash::START {
-        say(format_args!("begins behind {}", found.begins));
+        say(format_args!("begins after {}", found.begins));
         if check.from.is_none() {
-            say("       hold it against the end of what was moved away with --from-hash");
+            say(
+                "       compare it with the last hash of the files that were moved away: --from-hash HASH",
+            );
         }
     }
     say(format_args!("head   {}", found.head));
     if check.head.is_none() && found.damage_count == 0 {
-        say("       note it elsewhere: --head finds a log that was cut off or rewritten since");
+        say(
+            "       store it elsewhere: --head HASH detects a log that was truncated or rewritten later",
+        );
     }
     if found.unfinished > 0 {
         let bytes = counted(found.unfinished, "byte", "bytes");
         say(format_args!(
-            "{bytes} behind it are no whole line: it is being written, or a crash has cut it"
+            "the last line is incomplete ({bytes}): it is being written, or a crash cut it off"
         ));
     }
     let loose = &found.loose;
     attempts(
-        "without an end: they run, or their process was killed",
+        "without an end: still running, or their process was killed",
         &loose.open,
     );
     attempts(
-        "in doubt, and nobody has said what became of them",
+        "with an unknown outcome that nobody has resolved",
         &loose.doubts,
     );
     attempts(
-        "that somebody was about to change, and no word of whether it was done",
+        "with an operator action that has no recorded result",
         &loose.deeds,
     );
     if loose.unlisted > 0 {
-        say(format_args!(
-            "{} more could not be followed",
-            loose.unlisted
-        ));
+        say(format_args!("{} more were not tracked", loose.unlisted));
     }
 }
 
@@ -72,7 +73,7 @@ pub(super) fn complain_of(found: &Verified) {
     }
     if found.damage_count > LISTED_MAX as u64 {
         complain(format_args!(
-            "refrain: {} places are damaged in all; see `refrain audit verify`",
+            "refrain: {} damaged places in total; see `refrain audit verify`",
             found.damage_count
         ));
     }

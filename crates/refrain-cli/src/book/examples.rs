@@ -128,7 +128,7 @@ fn without_remark(line: &str) -> &str {
 }
 
 #[test]
-fn what_does_not_exist_is_found() {
+fn unknown_commands_and_flags_are_reported() {
     let command = Cli::command();
     let wrong = [
         "refrain proxy --upstreem http://127.0.0.1:1",

@@ -30,9 +30,9 @@ use crate::{find::Found, marks::Marks};
 pub(super) enum Form {
     /// Markdown
     Md,
-    /// One page that needs nothing else
+    /// Self-contained HTML page
     Html,
-    /// For a program
+    /// JSON
     Json,
 }
 
@@ -100,7 +100,7 @@ const QUESTIONS: [Question; 11] = [
     ),
     (
         "covered",
-        "The API's own description is covered",
+        "The file covers the API description",
         described::covered,
     ),
     (
@@ -110,27 +110,27 @@ const QUESTIONS: [Question; 11] = [
     ),
     (
         "scope",
-        "Keys have a scope, and replays a reader",
+        "Keys have a scope, and replays go only to its callers",
         operations::scope,
     ),
     (
         "documented",
-        "Clients are told how to retry safely",
+        "Clients have a page about safe retries",
         page::documented,
     ),
     (
         "storage",
-        "The store keeps what it promised",
+        "The store keeps acknowledged writes",
         stored::storage,
     ),
     (
         "retention",
-        "Outcomes are kept for as long as retries can come",
+        "Outcomes are kept for as long as clients retry",
         stored::retention,
     ),
     (
         "conflicts",
-        "Another request under the same key is refused",
+        "A different request with the same key is refused",
         operations::conflicts,
     ),
     (

@@ -114,6 +114,6 @@ impl Burst {
     fn state(&self) -> String {
         let paid = self.seen.paid.load(Ordering::Relaxed);
         let charges = self.ledger.len();
-        format!("{paid} of {BUYERS} buyers have their answer, {charges} charges")
+        format!("{paid} of {BUYERS} buyers have a response, {charges} charges")
     }
 }

@@ -124,7 +124,7 @@ async fn spawn(
         .stdout(Stdio::piped())
         .stderr(fs::File::create(&words)?)
         .spawn();
-    let mut process = Process(child.context("the proxy cannot be started")?);
+    let mut process = Process(child.context("cannot start the proxy")?);
     watch.over(Some(process.0.id()));
     let stdout = process.0.stdout.take();
     let told = tokio::task::spawn_blocking(move || stdout.and_then(told)).await?;

@@ -6,9 +6,9 @@ use super::{api::Api, proxy::Proxy, trouble::Trouble};
 use crate::output;
 
 pub(super) const INTRODUCTION: &str = "\
-Twenty-four buyers pay 20 each to an API that loses some of its answers after it has charged, is too slow with others,
-and resets some connections before it charges. A buyer without an answer sends the same payment with the same key again.
-The proxy's policy has a probe, GET /v1/payments?key={key}, which tells it what became of a payment whose answer was lost.
+24 buyers pay 20 each to an API that loses some responses after it has charged, sends others too late,
+and resets some connections before it charges. A buyer without a response retries the payment with the same key.
+The policy of the proxy has a probe, GET /v1/payments?key={key}, which finds the result of a payment whose response was lost.
 ";
 
 /// The result of one burst.
@@ -56,7 +56,7 @@ impl Run {
 pub(super) fn comparison(direct: &Run, guarded: &Run) -> String {
     let mut text = format!(
         "\n{}\n",
-        row("THE LEDGERS", "TROUBLE", "DIRECTLY", "THROUGH REFRAIN")
+        row("THE LEDGERS", "FAULT", "DIRECTLY", "THROUGH REFRAIN")
     );
     // Writing to a string does not fail.
     for (left, right) in direct.0.iter().zip(&guarded.0) {
@@ -72,7 +72,7 @@ pub(super) fn comparison(direct: &Run, guarded: &Run) -> String {
         ("charges", Run::charges as fn(&Run) -> usize),
         ("charged twice", Run::charged_twice),
         ("lost", Run::lost),
-        ("without an answer", Run::unanswered),
+        ("no response", Run::unanswered),
     ] {
         let (left, right) = (count(direct).to_string(), count(guarded).to_string());
         let _ = writeln!(text, "{}", row(name, "", &left, &right));
@@ -128,7 +128,7 @@ fn amounts(payment: &Payment) -> String {
 
 fn verdict(guarded: &Run) -> String {
     if guarded.is_good() {
-        return "every payment was charged once, although the proxy was killed in the middle"
+        return "every payment was charged once, although the proxy was killed during the run"
             .into();
     }
     let (twice, lost, unanswered) = (
@@ -137,7 +137,7 @@ fn verdict(guarded: &Run) -> String {
         guarded.unanswered(),
     );
     format!(
-        "FAILED: {twice} charged twice, {lost} lost, {unanswered} without an answer; please report this"
+        "FAILED: {twice} charged twice, {lost} lost, {unanswered} without a response; please report this"
     )
 }
 
@@ -147,26 +147,26 @@ pub(super) fn by_hand(proxy: &Proxy, api: &Api) -> String {
     let pay = format!("curl -i http://{proxy}/v1/payments -H 'Idempotency-Key:");
     format!(
         "
-It stays up for you to try:
+The demo stays up for you to try:
 
   the API          http://{api}
   through Refrain  http://{proxy}
-  for operators    http://{admin}
+  admin address    http://{admin}
 
   {pay} mine' -d amount=20
-      201: paid. Send it again: the same answer with Idempotent-Replayed: true, and no second charge.
+      201: paid. Send it again: the same response with Idempotent-Replayed: true, and no second charge.
   {pay} mine' -d amount=99
       422 key-reused: the same key for another payment.
   {pay} lose-1' -d amount=20
-      502 outcome-unknown: charged, and the answer was lost. Two seconds later the same line has found out.
+      502 outcome-unknown: charged, and the response was lost. Send it again after two seconds: the probe has found the charge.
   curl -i http://{api}/v1/payments -H 'Idempotency-Key: other' -d amount=20
-      The API without Refrain: every time that you send it, it charges.
+      The API without Refrain: every request charges.
   curl http://{api}/v1/payments
       The ledger, with every charge so far.
   curl http://{admin}/metrics
-      What the proxy has counted.
+      The metrics of the proxy.
 
-Ctrl-C ends it."
+Press Ctrl-C to stop."
     )
 }
 
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_spotless_run_is_good() {
+    fn only_a_run_without_errors_is_good() {
         let good = run(1, true);
         for (charges, is_answered, is_good, words) in [
             (1, true, true, "every payment was charged once"),
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ledgers_stand_side_by_side() {
+    fn report_shows_both_ledgers_side_by_side() {
         let text = comparison(&run(2, true), &run(1, true));
         let row = "payment-1          answer lost  20 + 20  TWICE   20";
         assert!(text.lines().any(|line| line == row), "{text}");

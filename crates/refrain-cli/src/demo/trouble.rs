@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_meet_what_they_ask_for_or_what_the_seed_decides() {
+    fn key_prefix_or_seed_decides_the_fault() {
         let troubles = Troubles::new(1);
         for (key, trouble) in [
             ("lose-1", Some(Trouble::Lost)),
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_always_gives_the_same_and_another_one_something_else() {
+    fn same_seed_gives_same_faults_and_another_seed_others() {
         let of = |seed| (1..=24).map(move |n| Troubles::new(seed).of(&format!("payment-{n}")));
         assert!(of(1).eq(of(1)));
         assert!(!of(1).eq(of(2)));

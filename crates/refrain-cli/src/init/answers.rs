@@ -34,13 +34,16 @@ impl Answers {
             Err(error) if error.kind() == ErrorKind::NotFound => BTreeMap::new(),
             Err(error) => return Err(error).with_context(|| file.display().to_string()),
             Ok(found) if found.len() > FILE_BYTES_MAX => {
-                bail!("{} is too long to be answers; remove it", file.display())
+                bail!(
+                    "{} is too large to be a file of answers; remove it",
+                    file.display()
+                )
             }
             Ok(_) => {
                 let text = fs::read(&file).with_context(|| file.display().to_string())?;
                 let fix = || {
                     format!(
-                        "{} holds no answers; remove it, or add --restart",
+                        "{} is not a file of answers; remove it, or pass --restart",
                         file.display()
                     )
                 };
@@ -86,7 +89,7 @@ impl Answers {
         };
         let file = self.file.display();
         write().map_err(|error: io::Error| {
-            Failure::Unavailable(format!("{file} cannot be written: {error}"))
+            Failure::Unavailable(format!("cannot write {file}: {error}"))
         })
     }
 
@@ -99,6 +102,6 @@ impl Answers {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
             _ => io::Result::Ok(()),
         };
-        removed.with_context(|| format!("{} cannot be removed", self.file.display()))
+        removed.with_context(|| format!("cannot remove {}", self.file.display()))
     }
 }

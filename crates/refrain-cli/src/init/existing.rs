@@ -27,7 +27,7 @@ impl Existing {
         };
         let document = text
             .parse()
-            .with_context(|| format!("{} is no TOML", path.display()))?;
+            .with_context(|| format!("{} is not valid TOML", path.display()))?;
         Ok(Self {
             document: Some(document),
             marks: Marks::of(&text),

@@ -70,7 +70,7 @@ pub(super) fn of(folder: &Path) -> Source {
 
 #[cfg(not(feature = "lint"))]
 pub(super) fn of(_folder: &Path) -> Source {
-    Source::unseen(&"this build has no linter; build with the feature `lint`")
+    Source::unseen(&"built without the linter; rebuild with --features lint")
 }
 
 /// The stage that a rule concerns.
@@ -133,9 +133,9 @@ impl Source {
         let files = counted(self.files, "file");
         match &self.problem {
             Some(problem) => problem.clone(),
-            None if self.is_clean() => format!("nothing suspicious in {files}."),
+            None if self.is_clean() => format!("no findings in {files}."),
             None => format!(
-                "{}, {} and {} in {files}; `refrain lint {}` shows them.",
+                "{}, {} and {} in {files}; `refrain lint {}` lists them.",
                 counted(self.errors, "error"),
                 counted(self.warnings, "warning"),
                 counted(self.hints, "hint"),

@@ -91,9 +91,9 @@ pub(crate) fn walk(
         let lines = ground.source.about(number);
         lines.iter().for_each(|line| tell.say(line));
     };
-    tell.stage(1, "Side effects: which operations change something");
+    tell.stage(1, "Side effects: which operations change data");
     let (requests, decisions) = operations::requests(ground, interview, tell)?;
-    tell.stage(2, "Keys: how a retry is told from a new request");
+    tell.stage(2, "Keys: how a retry is distinguished from a new request");
     found(2);
     let (key_header, natural_keys) = settings::keys(ground, requests.as_ref(), interview, tell)?;
     tell.stage(
@@ -111,9 +111,9 @@ pub(crate) fn walk(
     tell.stage(5, "Consumers: messages that are delivered more than once");
     found(5);
     let messages = operations::messages(ground, interview, tell)?;
-    tell.stage(6, "Testing: proof from outside");
+    tell.stage(6, "Testing: duplicates sent from outside");
     tell.say(match (&requests, &messages) {
-        (Some(_), _) => "verify.toml tells `refrain verify` what to send; `refrain check --report` reads its result.",
+        (Some(_), _) => "`refrain verify` sends the requests of verify.toml; `refrain check --report` reads its result.",
         (None, Some(_)) => "`refrain verify --worker` publishes every kind of duplicate to a queue; `refrain check --report` reads its result.",
         (None, None) => "`refrain verify` sends every kind of duplicate, with --op and --body; `refrain check --report` reads its result.",
     });

@@ -24,7 +24,7 @@ pub(super) fn text(report: &Report) {
     let mut more = String::new();
     for (count, what) in [
         (report.allowed, "allowed by comments"),
-        (report.test_files, "tests not looked at (--tests)"),
+        (report.test_files, "test files skipped (--tests lints them)"),
         (report.other_files, "in other languages"),
     ] {
         if count > 0 {

@@ -13,8 +13,8 @@ use tokio::task::spawn_blocking;
 
 use super::tools::{self, TOOLS};
 
-const INSTRUCTIONS: &str = "Looks at descriptions of APIs, at source, at a refrain.toml, at the meaning of Refrain's problem codes \
-    and at the records of a running proxy. Nothing is changed by any tool; what has to be decided about a record is for a person.";
+const INSTRUCTIONS: &str = "Read-only tools: check API descriptions, source code and refrain.toml, explain Refrain's problem codes, \
+    and read the records of a running proxy. No tool changes anything; a person has to resolve unknown outcomes.";
 
 struct Server {
     admin: Option<String>,
@@ -23,7 +23,7 @@ struct Server {
 /// Serves until the client closes the connection.
 pub(super) async fn serve(admin: Option<String>) -> Result<(), String> {
     let service = Server { admin }.serve(stdio()).await;
-    let service = service.map_err(|error| format!("no conversation came about: {error}"))?;
+    let service = service.map_err(|error| format!("cannot start the MCP session: {error}"))?;
     let ended = service.waiting().await;
     ended.map(drop).map_err(|error| error.to_string())
 }
@@ -51,7 +51,7 @@ impl ServerHandler for Server {
         _: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let Some(tool) = TOOLS.iter().find(|tool| tool.name == request.name) else {
-            let message = format!("there is no tool {}", request.name);
+            let message = format!("unknown tool `{}`", request.name);
             return Err(ErrorData::invalid_params(message, None));
         };
         let given = request.arguments.unwrap_or_default();

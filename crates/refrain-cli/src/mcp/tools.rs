@@ -46,14 +46,14 @@ enum Kind {
 
 const FILE: Argument = Argument {
     name: "file",
-    description: "The path of the refrain.toml",
+    description: "Path of the refrain.toml",
     kind: Kind::Needed,
 };
 
 pub(super) const TOOLS: &[Tool] = &[
     Tool {
         name: "check",
-        description: "Read a refrain.toml as the proxy would: every setting of every operation as it is resolved, or what is wrong with it and where.",
+        description: "Check a refrain.toml as the proxy reads it: every resolved setting of every operation, or each error with its location.",
         command: &["check", "--json"],
         arguments: &[FILE],
         finds: false,
@@ -61,18 +61,18 @@ pub(super) const TOOLS: &[Tool] = &[
     },
     Tool {
         name: "review",
-        description: "Review a refrain.toml: what is done, what is open and what to do about it.",
+        description: "Review a refrain.toml: what is done, what is open, and how to fix it.",
         command: &["check", "--report=json"],
         arguments: &[
             FILE,
             Argument {
                 name: "verify_reports",
-                description: "The paths of reports of refrain verify --json",
+                description: "Paths of reports of refrain verify --json",
                 kind: Kind::Flags("--verify-report"),
             },
             Argument {
                 name: "openapi",
-                description: "The path of the API's OpenAPI description",
+                description: "Path of the OpenAPI description of the API",
                 kind: Kind::Flag("--openapi"),
             },
         ],
@@ -81,17 +81,17 @@ pub(super) const TOOLS: &[Tool] = &[
     },
     Tool {
         name: "plan",
-        description: "Classify every operation of an API's description, with evidence and a confidence, and tell how the files of an earlier plan have drifted from it. Writes nothing.",
+        description: "Classify every operation of an API description, with evidence and confidence, and list where the files of an earlier plan differ from it. Writes nothing.",
         command: &["plan", "--json", "--check"],
         arguments: &[
             Argument {
                 name: "description",
-                description: "The path of the OpenAPI, Swagger or AsyncAPI document",
+                description: "Path of the OpenAPI, Swagger or AsyncAPI document",
                 kind: Kind::Needed,
             },
             Argument {
                 name: "out",
-                description: "The folder with the files of an earlier plan; another one where refrain.toml was not made by refrain plan",
+                description: "Folder with the files of an earlier plan; pass another folder if its refrain.toml was not written by refrain plan",
                 kind: Kind::Flag("--out"),
             },
         ],
@@ -101,11 +101,11 @@ pub(super) const TOOLS: &[Tool] = &[
     #[cfg(feature = "lint")]
     Tool {
         name: "lint",
-        description: "Find code that may do the same thing twice, or lose it, when something is tried again; in Python, JavaScript, TypeScript, Go, Java, Rust, Ruby and PHP.",
+        description: "Find code that may execute an effect twice, or lose it, on a retry; in Python, JavaScript, TypeScript, Go, Java, Rust, Ruby and PHP.",
         command: &["lint", "--json"],
         arguments: &[Argument {
             name: "path",
-            description: "The file or folder",
+            description: "File or folder to lint",
             kind: Kind::Needed,
         }],
         finds: true,
@@ -113,11 +113,11 @@ pub(super) const TOOLS: &[Tool] = &[
     },
     Tool {
         name: "explain",
-        description: "Explain a problem code of Refrain, such as outcome-unknown: what happened, what a client and what an operator should do. Lists all codes without one.",
+        description: "Explain a Refrain problem code such as outcome-unknown: what happened, and what the client and the operator should do. Without a code, list all codes.",
         command: &["explain", "--json"],
         arguments: &[Argument {
             name: "code",
-            description: "The code",
+            description: "Problem code",
             kind: Kind::Alone,
         }],
         finds: false,
@@ -125,17 +125,17 @@ pub(super) const TOOLS: &[Tool] = &[
     },
     Tool {
         name: "list_records",
-        description: "List records of the running proxy, up to 100: their identities, states and what is left of their times.",
+        description: "List up to 100 records of the running proxy: id, state and remaining times.",
         command: &["records", "list", "--json"],
         arguments: &[
             Argument {
                 name: "state",
-                description: "in-flight, completed, indeterminate or tombstone",
+                description: "Only records in this state: in-flight, completed, indeterminate (unknown outcome) or tombstone",
                 kind: Kind::Flag("--state"),
             },
             Argument {
                 name: "after",
-                description: "Only those behind this identity",
+                description: "Only records after this id",
                 kind: Kind::Flag("--after"),
             },
         ],
@@ -144,27 +144,27 @@ pub(super) const TOOLS: &[Tool] = &[
     },
     Tool {
         name: "show_record",
-        description: "Show one record of the running proxy with its outcome, by its identity, or by the request that it belongs to.",
+        description: "Show one record of the running proxy with its outcome, by its id, or by the request that it belongs to.",
         command: &["records", "show", "--json"],
         arguments: &[
             Argument {
                 name: "id",
-                description: "The record's identity",
+                description: "Record id",
                 kind: Kind::Alone,
             },
             Argument {
                 name: "request",
-                description: "In place of the identity: method and path, such as POST /v1/payments",
+                description: "Instead of the id: method and path of the request, such as POST /v1/payments",
                 kind: Kind::Flag("--request"),
             },
             Argument {
                 name: "key",
-                description: "The request's key",
+                description: "Key of the request",
                 kind: Kind::Flag("--key"),
             },
             Argument {
                 name: "headers",
-                description: "Headers of the request that name the caller, each as Name: value",
+                description: "Headers of the request that identify the caller, each as Name: value",
                 kind: Kind::Flags("--header"),
             },
         ],
@@ -205,7 +205,7 @@ impl Tool {
     ) -> Result<Vec<String>, String> {
         let known = |name: &String| self.arguments.iter().any(|it| it.name == name);
         if let Some(stranger) = given.keys().find(|name| !known(name)) {
-            return Err(format!("{} takes no argument {stranger}", self.name));
+            return Err(format!("{}: unknown argument `{stranger}`", self.name));
         }
         let mut words: Vec<String> = self.command.iter().map(|word| (*word).into()).collect();
         let mut alone = Vec::new();
@@ -214,7 +214,7 @@ impl Tool {
             match argument.kind {
                 Kind::Needed if texts.is_empty() => {
                     return Err(format!(
-                        "{} needs the argument {}",
+                        "{}: missing argument `{}`",
                         self.name, argument.name
                     ));
                 }
@@ -249,7 +249,7 @@ impl Tool {
                 if output.stdout.len() > ANSWER_BYTES_MAX {
                     let bytes = output.stdout.len();
                     return Err(format!(
-                        "the answer has {bytes} bytes, too many; run the command itself: refrain {}",
+                        "the result is too large ({bytes} bytes); run the command itself: refrain {}",
                         words.join(" ")
                     ));
                 }
@@ -261,7 +261,7 @@ impl Tool {
 }
 
 fn texts(argument: &Argument, value: Option<&Value>) -> Result<Vec<String>, String> {
-    let bad = || format!("{} is no text", argument.name);
+    let bad = || format!("argument `{}` is not a string", argument.name);
     let text = |value: &Value| value.as_str().map(str::to_owned).ok_or_else(bad);
     match (value, argument.kind) {
         (None | Some(Value::Null), _) => Ok(Vec::new()),

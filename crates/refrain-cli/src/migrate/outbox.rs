@@ -24,7 +24,7 @@ pub(super) fn run(address: Option<Address>, is_printed: bool) -> anyhow::Result<
         );
     }
     let Some(address) = address else {
-        let message = "in which database? write --store postgres://USER@HOST/DATABASE, or --print";
+        let message = "no database; pass --store postgres://USER@HOST/DATABASE, or --print";
         return Ok(refused(message, USAGE));
     };
     let making = async {
@@ -37,7 +37,7 @@ pub(super) fn run(address: Option<Address>, is_printed: bool) -> anyhow::Result<
         .build()?;
     Ok(match runtime.block_on(making) {
         Ok(_) => {
-            say(format_args!("outbox at {address}: the table is there"));
+            say(format_args!("outbox at {address}: table is ready"));
             ExitCode::SUCCESS
         }
         Err(error) => refused(&error.to_string(), UNREACHABLE),

@@ -18,7 +18,7 @@ pub(super) fn run(address: Option<Address>, is_printed: bool) -> anyhow::Result<
     }
     let Some(address) = address else {
         crate::output::complain(format_args!(
-            "refrain migrate: in which database? write --store postgres://USER@HOST/DATABASE, or --print"
+            "refrain migrate: no database; pass --store postgres://USER@HOST/DATABASE, or --print"
         ));
         return Ok(USAGE.into());
     };
@@ -27,8 +27,8 @@ pub(super) fn run(address: Option<Address>, is_printed: bool) -> anyhow::Result<
         .build()?;
     Ok(match runtime.block_on(migrate(address.as_str())) {
         Ok(is_new) => {
-            let what = if is_new { "made" } else { "there already" };
-            say(format_args!("queues at {address}: the table is {what}"));
+            let what = if is_new { "created" } else { "already exists" };
+            say(format_args!("queues at {address}: table {what}"));
             ExitCode::SUCCESS
         }
         Err(error) => {

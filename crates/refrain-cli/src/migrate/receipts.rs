@@ -18,7 +18,7 @@ pub(super) fn run(address: Option<Address>, is_printed: bool) -> anyhow::Result<
     }
     let Some(address) = address else {
         crate::output::complain(format_args!(
-            "refrain migrate: in which database? write --store postgres://USER@HOST/DATABASE, or --print"
+            "refrain migrate: no database; pass --store postgres://USER@HOST/DATABASE, or --print"
         ));
         return Ok(USAGE.into());
     };
@@ -32,7 +32,7 @@ pub(super) fn run(address: Option<Address>, is_printed: bool) -> anyhow::Result<
         .build()?;
     Ok(match runtime.block_on(making) {
         Ok(_) => {
-            say(format_args!("receipts at {address}: the table is there"));
+            say(format_args!("receipts at {address}: table is ready"));
             ExitCode::SUCCESS
         }
         Err(error) => {

@@ -38,9 +38,7 @@ impl Outcome {
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let why = match self.state {
-            "left" => {
-                ": it was changed by hand, or is not from `refrain plan`; --force writes over it"
-            }
+            "left" => ": edited by hand, or not from `refrain plan`; pass --force to overwrite",
             "stale" => ": run `refrain plan` again",
             _ => "",
         };
@@ -66,7 +64,7 @@ impl<'a> Files<'a> {
             let path = self.folder.join(name);
             let path = path.display();
             return Err(Failure::Configuration(format!(
-                "refrain: {path}: was not made by `refrain plan`\n  fix: write to another folder with --out DIR, or merge into it with --force, which keeps what it says"
+                "refrain: {path}: not written by `refrain plan`\n  fix: write to another folder with --out DIR, or merge into it with --force, which keeps its settings"
             )));
         }
         Ok(text)
@@ -107,7 +105,7 @@ impl<'a> Files<'a> {
         if state == "written" {
             let folder = self.folder.display();
             fs::create_dir_all(self.folder).map_err(|error| {
-                Failure::Unavailable(format!("{folder} cannot be made: {error}"))
+                Failure::Unavailable(format!("cannot create {folder}: {error}"))
             })?;
             whole(&self.folder.join(name), text)?;
         }

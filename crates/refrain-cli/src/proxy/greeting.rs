@@ -23,7 +23,7 @@ pub(super) fn print(
     let _ = writeln!(text, "store {store} ({})", promise(engine));
     let losses = engine.store().losses();
     if !losses.is_empty() {
-        let _ = writeln!(text, "  it may lose what it acknowledged: {losses}");
+        let _ = writeln!(text, "  may lose acknowledged writes: {losses}");
     }
     for address in receipts::addresses(settings) {
         let _ = writeln!(text, "receipts {address}");
@@ -32,11 +32,11 @@ pub(super) fn print(
         let folder = settings.audit_folder();
         let _ = writeln!(
             text,
-            "audit log {}: what is audited is refused while it cannot be written",
+            "audit log {}: audited requests are refused while the log cannot be written",
             folder.display()
         );
     }
-    let _ = writeln!(text, "\noperations, the most specific pattern wins:");
+    let _ = writeln!(text, "\noperations (the most specific pattern wins):");
     for operation in settings.policy.operations() {
         let _ = writeln!(text, "  {}", line(operation));
     }
@@ -46,10 +46,10 @@ pub(super) fn print(
     }
     let _ = writeln!(
         text,
-        "\ntry it, twice:\n  curl -i http://{listening}/ -X POST -H 'Idempotency-Key: try-1' -d '{{}}'"
+        "\nsend this twice to try it:\n  curl -i http://{listening}/ -X POST -H 'Idempotency-Key: try-1' -d '{{}}'"
     );
     if let Some(said) = said {
-        let _ = writeln!(text, "\nthe same as a refrain.toml:");
+        let _ = writeln!(text, "\nthese settings as a refrain.toml:");
         for said in said.lines() {
             let _ = writeln!(text, "  {said}");
         }
@@ -61,9 +61,9 @@ pub(super) fn print(
 fn promise(engine: &Engine) -> &'static str {
     let guarantees = engine.store().guarantees();
     match (guarantees.survives_power, guarantees.survives_process) {
-        (true, _) => "what it acknowledged survives a crash and a loss of power",
-        (false, true) => "what it acknowledged survives a crash, not a loss of power",
-        (false, false) => "what it acknowledged is gone when the process ends",
+        (true, _) => "acknowledged writes survive a crash and a power loss",
+        (false, true) => "acknowledged writes survive a crash, not a power loss",
+        (false, false) => "acknowledged writes are lost when the process ends",
     }
 }
 
@@ -73,13 +73,13 @@ fn line(operation: &Operation) -> String {
         return format!("{name}: unguarded");
     }
     if operation.mode == Mode::Observe {
-        return format!("{name}: observed only, duplicates are counted and reach the upstream");
+        return format!("{name}: observed only; duplicates are counted, and reach the upstream");
     }
     let terms = &operation.terms;
     let guarantee = serde_json::to_value(terms.guarantee).unwrap_or_default();
     let guarantee = guarantee.as_str().unwrap_or_default();
     let until = match terms.guarantee {
-        Guarantee::ExactlyOnce => " (at-most-once while successes come without receipts)",
+        Guarantee::ExactlyOnce => " (at-most-once while successful responses have no receipt)",
         _ => "",
     };
     let without = match operation.required {

@@ -10,7 +10,7 @@ use crate::output::say;
 /// Prints records as rows of a table, with a heading before the first.
 pub(super) fn rows(records: &[Value], is_first: bool) {
     if is_first && !records.is_empty() {
-        say(row(["ID", "STATE", "WHAT", "LEFT", "FENCE"]));
+        say(row(["ID", "STATE", "DETAIL", "TIME LEFT", "FENCE"]));
     }
     for record in records {
         let text = |name: &str| word(&record[name]);
@@ -36,7 +36,7 @@ fn left(record: &Value) -> String {
         ("lease_left_seconds", "lease"),
         ("settle_left_seconds", "settles"),
         ("retention_left_seconds", "kept"),
-        ("remember_left_seconds", "known"),
+        ("remember_left_seconds", "remembered"),
     ];
     let time = |(name, word): (&str, &str)| Some(format!("{word} {}", span(&record[name])?));
     times

@@ -21,13 +21,13 @@ const DEFAULT_KEY: &str = "Idempotency-Key";
 /// A placeholder in a path for the identifier of a resource that is created first.
 const CREATED: &str = "refrain-verify-created";
 
-/// What is said about a description.
+/// Flags about an API description.
 #[derive(Debug, clap::Args)]
 pub(super) struct Description {
-    /// An OpenAPI 3 or Swagger 2 description: its operations that change something are tested; --op names one alone
+    /// OpenAPI 3 or Swagger 2 description: test all its mutating operations, or only the one of --op
     #[arg(long, value_name = "FILE", conflicts_with = "config")]
     pub(super) openapi: Option<PathBuf>,
-    /// The value of a parameter in the description, such as the id of something that exists; may be given several times
+    /// Value of a parameter in the description, such as the id of an existing resource; may be given several times
     #[arg(long = "param", value_name = "NAME=VALUE", requires = "openapi")]
     params: Vec<String>,
 }
@@ -70,7 +70,7 @@ pub(super) fn read(args: &Args, plan: &mut Plan) -> Result<Option<Described>, Fa
     for text in &args.described.params {
         let (name, value) = text
             .split_once('=')
-            .ok_or_else(|| bad(format!("--param {text}: write --param NAME=VALUE")))?;
+            .ok_or_else(|| bad(format!("--param {text}: expected --param NAME=VALUE")))?;
         options.given.insert(name.into(), value.into());
     }
     let described = choose(args, &document, &options).map_err(bad)?;
@@ -111,7 +111,7 @@ fn choose(
     }
     if changes.len() > OPERATIONS_MAX {
         return Err(format!(
-            "the description has over {OPERATIONS_MAX} operations; name one with --op"
+            "the description has more than {OPERATIONS_MAX} operations; select one with --op"
         ));
     }
     if args.body.is_some() && args.op.is_none() {
@@ -144,7 +144,7 @@ fn chosen(
     let is_safe_by_method = matches!(operation.method(), "PUT" | "DELETE");
     if is_safe_by_method && made.key_header.is_none() && args.op.is_none() {
         return Err(format!(
-            "{} is idempotent by its meaning, and the description names no header for a key; --op tests it all the same",
+            "{} is idempotent by definition, and the description has no key header; pass --op to test it anyway",
             operation.method()
         ));
     }
@@ -167,10 +167,7 @@ fn needs(names: &[String]) -> String {
         .iter()
         .map(|name| format!("--param {name}=…"))
         .collect();
-    format!(
-        "it is about something that has to exist; name it with {}",
-        give.join(" ")
-    )
+    format!("it needs an existing resource; pass {}", give.join(" "))
 }
 
 /// The operation that creates the resource of this one: a POST to the path before the parameter.
@@ -228,7 +225,7 @@ fn filled(
 impl Described {
     /// Prints the requests that would be sent.
     pub(super) fn show(&self, args: &Args, plan: &Plan) {
-        tell(args, format!("{}: what would be sent", plan.target));
+        tell(args, format!("{}: requests to send", plan.target));
         for chosen in &self.chosen {
             let operation = &chosen.operation;
             let name = chosen.parent.as_ref().map_or("", |(name, _)| name);
@@ -238,7 +235,9 @@ impl Described {
                 let first = parent.name();
                 tell(
                     args,
-                    format!("    {{{name}}} is taken from the answer to {first}, sent once before"),
+                    format!(
+                        "    {{{name}}} is taken from the response to {first}, which is sent once before"
+                    ),
                 );
             }
             let kind = operation.headers.iter();
@@ -271,7 +270,7 @@ impl Described {
         }
         if !io::stdin().is_terminal() {
             crate::output::complain(format_args!(
-                "refrain: nothing was sent: each operation would take effect many times at {}; say --yes if it may be tested",
+                "refrain: nothing was sent: each operation would take effect many times at {}; pass --yes if it may be tested",
                 plan.target
             ));
             return Ok(Some(USAGE));
@@ -307,7 +306,7 @@ impl Described {
                     plan.operations.push(operation);
                 }
                 Ok(id) => {
-                    let why = format!("`{id}` cannot stand in a path; {}", needs(&[name]));
+                    let why = format!("`{id}` is not valid in a path; {}", needs(&[name]));
                     left_out.push(OperationReport::left_out(operation.name(), why));
                 }
                 Err(Trouble::Plan(why)) => {

@@ -160,7 +160,7 @@ mod tests {
     use super::is_here;
 
     #[test]
-    fn another_machine_is_told_from_this_one() {
+    fn distinguishes_local_from_remote_addresses() {
         for (broker, here) in [
             ("redis://127.0.0.1", true),
             ("redis://user:pw@localhost:6379/0", true),

@@ -44,9 +44,8 @@ pub(crate) fn whole(path: &Path, text: &str) -> Result<(), Failure> {
         file.persist(path)?;
         Ok::<_, std::io::Error>(())
     };
-    written().map_err(|error| {
-        Failure::Unavailable(format!("{} cannot be written: {error}", path.display()))
-    })
+    written()
+        .map_err(|error| Failure::Unavailable(format!("cannot write {}: {error}", path.display())))
 }
 
 /// Makes a report readable for all users; temporary files are readable for their owner alone.
@@ -65,5 +64,6 @@ pub(super) fn baseline(path: &Path) -> Result<Report, Failure> {
     fs::File::open(path)
         .and_then(|file| file.take(BASELINE_BYTES_MAX).read_to_string(&mut text))
         .map_err(|error| bad(&error))?;
-    serde_json::from_str(&text).map_err(|error| bad(&format!("is no report of --json: {error}")))
+    serde_json::from_str(&text)
+        .map_err(|error| bad(&format!("not a report of refrain verify --json: {error}")))
 }

@@ -97,7 +97,7 @@ impl Delivery {
             Ok(ended) => ended,
             Err(_) => {
                 let timeout = Span(self.timeout);
-                Err(Failure::retry(format!("no answer within {timeout}")))
+                Err(Failure::retry(format!("no response within {timeout}")))
             }
         }
     }
@@ -172,8 +172,8 @@ fn pass_on(message: &Message, headers: &mut HeaderMap) {
 async fn ended(response: Response<UpstreamBody>) -> Result<Outcome, Failure> {
     if let Some(lost) = response.extensions().get::<Lost>() {
         return Err(match *lost {
-            Lost::NotSent => Failure::retry("the target could not be reached").without_effect(),
-            Lost::Lost(_) => Failure::retry("the target broke off before it answered"),
+            Lost::NotSent => Failure::retry("cannot connect to the target").without_effect(),
+            Lost::Lost(_) => Failure::retry("the target closed the connection before it responded"),
         });
     }
     let (head, body) = response.into_parts();
@@ -191,7 +191,7 @@ async fn ended(response: Response<UpstreamBody>) -> Result<Outcome, Failure> {
 /// The failure for a response without success.
 fn failure(head: &response::Parts, said: &[u8]) -> Failure {
     let reason = format!(
-        "the target answered {}{}",
+        "the target responded {}{}",
         head.status.as_u16(),
         excerpt(said)
     );

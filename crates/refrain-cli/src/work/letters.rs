@@ -25,7 +25,7 @@ pub(super) async fn list(args: &Args) -> Result<(), Failure> {
         let name = &worker.name;
         let Some(queue) = &worker.dead_letter else {
             if !args.json {
-                say(format!("worker {name}: it has no `dead_letter`"));
+                say(format!("worker {name}: no `dead_letter` set"));
             }
             continue;
         };

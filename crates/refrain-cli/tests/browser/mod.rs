@@ -1,6 +1,6 @@
-//! A real browser without a screen: Chromium, driven over the DevTools protocol through a pipe.
+//! A headless Chromium, driven with the DevTools protocol through a pipe.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
@@ -15,19 +15,19 @@ use tempfile::TempDir;
 
 use super::support::PATIENCE;
 
-/// Messages come and go on the descriptors 3 and 4, each with a zero byte behind it.
+/// Messages are sent on descriptor 3 and received on 4, each terminated by a zero byte.
 const START: &str = r#"exec chromium --headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage \
     --no-first-run --hide-scrollbars --user-data-dir="$0" --remote-debugging-pipe \
     3<&0 4>&1 </dev/null >/dev/null 2>&1"#;
 
-/// A browser with one page; ends with its test.
+/// A browser with one page; killed on drop.
 pub(crate) struct Browser {
     child: Child,
     commands: ChildStdin,
     messages: Receiver<Value>,
     session: Option<String>,
     sent: u64,
-    /// What happened in the page since it was last asked for.
+    /// Page events since the last call.
     events: Vec<Value>,
     _folder: TempDir,
 }
@@ -86,7 +86,7 @@ impl Browser {
         }
     }
 
-    /// Asks the browser for something and waits for the answer.
+    /// Calls a DevTools method and waits for its result.
     pub(crate) fn call(&mut self, method: &str, parameters: Value) -> Value {
         self.sent += 1;
         let mut command = json!({ "id": self.sent, "method": method, "params": parameters });
@@ -97,7 +97,7 @@ impl Browser {
         bytes.push(0);
         let sent = self.commands.write_all(&bytes);
         sent.unwrap_or_else(|error| {
-            panic!("{error}: is chromium installed? `cargo xtask test` does that")
+            panic!("{error}: is chromium installed? `cargo xtask test` installs it")
         });
         loop {
             let message = self.next(method);
@@ -112,11 +112,11 @@ impl Browser {
     fn next(&self, what: &str) -> Value {
         let next = self.messages.recv_timeout(PATIENCE);
         next.unwrap_or_else(|_| {
-            panic!("{what}: chromium says nothing; `cargo xtask test` installs it")
+            panic!("{what}: no reply from chromium; `cargo xtask test` installs it")
         })
     }
 
-    /// Opens an address, and answers what happened until the page was there.
+    /// Opens an address; returns the events up to the end of loading.
     pub(crate) fn open(&mut self, url: &str) -> Vec<Value> {
         self.events.clear();
         self.call("Page.navigate", json!({ "url": url }));
@@ -128,12 +128,12 @@ impl Browser {
             let message = self.next("load");
             self.events.push(message);
         }
-        // What the page does when it has loaded is seen too.
+        // Also catches events that the page causes just after loading.
         self.evaluate("new Promise(done => setTimeout(done, 100))");
         std::mem::take(&mut self.events)
     }
 
-    /// The value of an expression in the page.
+    /// Evaluates an expression in the page.
     pub(crate) fn evaluate(&mut self, expression: &str) -> Value {
         let asked =
             json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
@@ -145,7 +145,7 @@ impl Browser {
         answer["result"]["value"].clone()
     }
 
-    /// How wide the window is, and whether it is `light` or `dark`.
+    /// Sets the width of the window and the colour scheme, `light` or `dark`.
     pub(crate) fn look(&mut self, width: u32, scheme: &str) {
         let metrics =
             json!({ "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false });
@@ -157,7 +157,7 @@ impl Browser {
         );
     }
 
-    /// The page as PNG, from its top; as a whole it would take long to look at.
+    /// The top of the page as PNG; a picture of the whole page takes too long to inspect.
     pub(crate) fn screenshot(&mut self, width: u32, height: u32) -> Vec<u8> {
         let clip = json!({ "x": 0, "y": 0, "width": width, "height": height, "scale": 1 });
         let asked = json!({ "format": "png", "captureBeyondViewport": true, "clip": clip });
@@ -165,7 +165,7 @@ impl Browser {
         BASE64.decode(answer["data"].as_str().unwrap()).unwrap()
     }
 
-    /// The page as it is printed, as PDF.
+    /// The print version of the page as PDF.
     pub(crate) fn printed(&mut self) -> Vec<u8> {
         let answer = self.call("Page.printToPDF", json!({ "printBackground": true }));
         BASE64.decode(answer["data"].as_str().unwrap()).unwrap()

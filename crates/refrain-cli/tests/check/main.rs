@@ -1,6 +1,6 @@
-//! A deployment script runs `refrain check` and goes by its exit code; a person reads what it prints.
+//! A deployment script relies on the exit code of `refrain check`, and a person on its output: both must be right.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod review;
 #[path = "../support/mod.rs"]
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 const GOOD: &str = "store = \"postgres://app:secret@db/app\"\n[[operation]]\nmatch = \"POST /v1/payments\"\nclass = \"monetary\"\n[[operation]]\nmatch = \"POST /search\"\nclass = \"read\"\n";
 const BAD: &str = "[policy]\nretension = \"1h\"\n";
 
-/// Runs the command in `folder` and answers exit code, stdout and stderr.
+/// Runs the command in `folder`; returns exit code, stdout and stderr.
 fn run(folder: &Path, args: &[&str]) -> (i32, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_refrain"));
     let output = command.current_dir(folder).args(args).output().unwrap();
@@ -90,14 +90,17 @@ fn a_good_file_is_shown_as_a_table() {
     assert_eq!(row("PATCH *")[2], "at-most-once");
     let is_promised = |guarantee: &str| stdout.contains(&format!("\n{guarantee}: what "));
     assert!(is_promised("at-most-once"), "{stdout}");
-    assert!(!is_promised("at-least-once"), "it is not in force");
+    assert!(
+        !is_promised("at-least-once"),
+        "the guarantee is not in force"
+    );
     assert!(
         stdout.contains("postgres://app:***@db/app") && !stdout.contains("secret"),
         "{stdout}"
     );
 }
 
-/// A retry that comes after retention is not a duplicate any more, and nobody notices before it has run twice.
+/// A retry after the end of retention is not recognised as a duplicate, and nobody notices until it has run twice.
 #[test]
 fn a_retention_that_ends_before_the_sender_gives_up_is_warned_about() {
     let folder = folder();
@@ -185,7 +188,7 @@ fn a_bad_file_is_explained_on_stderr() {
     let (_, stdout, stderr) = run(folder().path(), &["check", "bad.toml"]);
     assert!(stdout.is_empty());
     assert!(
-        stderr.starts_with("bad.toml:2:1: `retension` is no setting in [policy]\n"),
+        stderr.starts_with("bad.toml:2:1: unknown setting `retension` in [policy]\n"),
         "{stderr}"
     );
     let (_, _, stderr) = run(folder().path(), &["check", "missing.toml"]);

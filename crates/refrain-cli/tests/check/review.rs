@@ -1,4 +1,4 @@
-//! A team goes by the review before it goes live: what is open has to be found, and what is done must not be doubted.
+//! A team relies on the review before going live: it must report every open point, and none that is done.
 
 use std::{fs, path::Path};
 
@@ -7,10 +7,10 @@ use super::{
     support::{Starting, Upstream, answer},
 };
 
-/// Where everything is done: a policy in which nothing is left to say against.
+/// A policy without any open point.
 const REVIEWED: &str = "upstream = \"http://127.0.0.1:3000\"\n[[operation]]\nmatch = \"POST /payments\"\nclass = \"monetary\"\nprobe = \"GET /payments?key={key}\"\n";
 
-/// The review as JSON, with the exit code.
+/// The review as JSON, and the exit code.
 fn review(folder: &Path, args: &[&str]) -> (i32, serde_json::Value) {
     let args = [&["check", "refrain.toml", "--report=json"], args].concat();
     let (code, stdout, stderr) = run(folder, &args);
@@ -21,7 +21,7 @@ fn review(folder: &Path, args: &[&str]) -> (i32, serde_json::Value) {
     )
 }
 
-/// The lines of a question, as `state required why`.
+/// The lines of one question, as `state required why`.
 fn lines(review: &serde_json::Value, id: &str) -> Vec<String> {
     let items = review["items"].as_array().unwrap();
     let item = items.iter().find(|item| item["id"] == id).unwrap();
@@ -93,7 +93,7 @@ fn each_question_finds_what_it_asks_for() {
         (
             "+scope = \"none\"\nreplay_to = \"same-scope\"\n",
             "scope",
-            "open required everybody shares",
+            "open required all callers share",
         ),
         (
             "+scope = \"header:X-Tenant\"\nreplay_to = \"same-scope\"\n",
@@ -108,7 +108,7 @@ fn each_question_finds_what_it_asks_for() {
         (
             "+fingerprint = [\"method\", \"path\"]\n",
             "conflicts",
-            "open required the fingerprint of POST /payments covers nothing",
+            "open required the fingerprint of POST /payments does not cover the body",
         ),
         (
             "+remember = \"0s\"\n",
@@ -118,7 +118,7 @@ fn each_question_finds_what_it_asks_for() {
         (
             "+retention = \"1d\"\n",
             "financial",
-            "open required outcomes of POST /payments are kept for 1d only",
+            "open required outcomes of POST /payments are kept for only 1d",
         ),
         (
             "+audit = false\n",
@@ -133,7 +133,7 @@ fn each_question_finds_what_it_asks_for() {
         (
             "+[[operation]]\nmatch = \"POST /refunds\"\nclass = \"create\"\n",
             "financial",
-            "open - POST /refunds sounds of money",
+            "open - POST /refunds seems to move money",
         ),
         (
             &format!("+[[operation]]\nmatch = \"POST /hook\"\n{hook}"),
@@ -151,8 +151,8 @@ fn each_question_finds_what_it_asks_for() {
             "open required worker billing is at-least-once",
         ),
         ("", "consumers", "not-applicable - the file has no workers"),
-        ("", "covered", "open - no description"),
-        ("", "tests", "open required there is no report"),
+        ("", "covered", "open - no API description"),
+        ("", "tests", "open required no test report"),
         ("", "classified", "done required monetary: POST /payments"),
         (
             "",
@@ -164,7 +164,7 @@ fn each_question_finds_what_it_asks_for() {
             "financial",
             "done required kept for 30d or longer: POST /payments",
         ),
-        ("", "documented", "open - there is no retrying-safely.md"),
+        ("", "documented", "open - no retrying-safely.md"),
         (
             &format!(
                 "+{}dead_letter = \"D\"\n",
@@ -176,7 +176,7 @@ fn each_question_finds_what_it_asks_for() {
         (
             &format!("+# plan: monetary\n{worker}"),
             "financial",
-            "open required outcomes of worker billing are kept for 7d only",
+            "open required outcomes of worker billing are kept for only 7d",
         ),
         (
             &format!("+# plan: monetary\n{worker}"),
@@ -194,9 +194,9 @@ fn each_question_finds_what_it_asks_for() {
             "done required audited in elsewhere: POST /payments",
         ),
         (
-            "+# plan: create\n# unsure (0.60): create, or monetary? The reasons:\n[[operation]]\nmatch = \"POST /orders\"\nclass = \"create\"\n",
+            "+# plan: create\n# unsure (0.60): create, or monetary? Reasons:\n[[operation]]\nmatch = \"POST /orders\"\nclass = \"create\"\n",
             "classified",
-            "open required POST /orders is taken for create, and the plan is unsure",
+            "open required POST /orders is classified as create, but the plan is unsure",
         ),
     ];
     let folder = folder();
@@ -210,11 +210,11 @@ fn each_question_finds_what_it_asks_for() {
         let lines = lines(&review, id);
         let found = lines.iter().any(|line| line.starts_with(expected));
         assert!(found, "{settings}{id}: {lines:#?}");
-        assert_eq!(code, 1, "there is no report of verify");
+        assert_eq!(code, 1, "the verify report is missing");
     }
 }
 
-/// A log that somebody has changed is no audit.
+/// A modified log does not count as an audit log.
 #[test]
 fn the_audit_log_is_verified_where_there_is_one() {
     use refrain::audit::{AuditLog, Entry, Event};
@@ -264,7 +264,7 @@ fn a_report_of_verify_counts_only_if_it_is_about_this() {
         (
             report(here, "POST /payments", "skipped"),
             1,
-            "open required POST /payments: lost-answer was not tried",
+            "open required POST /payments: lost-answer was not tested",
         ),
         (
             report(here, "POST /orders", "pass"),
@@ -274,12 +274,12 @@ fn a_report_of_verify_counts_only_if_it_is_about_this() {
         (
             report("http://127.0.0.1:3000", "POST /payments", "pass"),
             1,
-            "open required the report is about http://127.0.0.1:3000, the service behind",
+            "open required the report covers http://127.0.0.1:3000, the service behind",
         ),
         (
             report("http://staging:80", "POST /payments", "pass"),
             0,
-            "open - the report is about http://staging:80",
+            "open - the report covers http://staging:80",
         ),
     ];
     for (report, expected, why) in cases {
@@ -303,7 +303,7 @@ fn a_report_of_verify_counts_only_if_it_is_about_this() {
     fs::write(path("refrain.toml"), format!("{REVIEWED}{worker}")).unwrap();
     fs::write(path("verify.json"), report(here, "POST /payments", "pass")).unwrap();
     let (code, found) = review(folder.path(), &[]);
-    let why = "open required no report is about the messages of worker billing";
+    let why = "open required no report covers the messages of worker billing";
     assert_eq!((code, lines(&found, "tests")), (1, vec![why.into()]));
     let messages = report("ORDERS at nats://127.0.0.1:4222", "message", "pass");
     let messages = messages.replace("sequential-duplicate", "duplicate-message");
@@ -357,7 +357,7 @@ fn a_report_of_verify_counts_only_if_it_is_about_this() {
     );
     assert_eq!((code, stdout.as_str()), (64, ""));
     assert!(
-        stderr.contains("elsewhere.json: is no report of refrain verify"),
+        stderr.contains("elsewhere.json: not a report of refrain verify"),
         "{stderr}"
     );
 }
@@ -369,7 +369,7 @@ fn paths_that_the_file_does_not_name_are_found_in_the_apis_description() {
     let document = "openapi: 3.1.0\nservers: [{url: https://api.example/}]\npaths:\n  /payments: {post: {}, get: {}}\n  /orders/{id}: {put: {}}\n";
     fs::write(folder.path().join("openapi.yaml"), document).unwrap();
     let (_, found) = review(folder.path(), &["--openapi", "openapi.yaml"]);
-    let expected = "open required PUT /orders/{id} is replace (the method is PUT), and no operation of the file is for it";
+    let expected = "open required PUT /orders/{id} is replace (the method is PUT), but the file has no operation for it";
     assert_eq!(lines(&found, "covered"), [expected]);
     let more = "[[operation]]\nmatch = \"PUT /orders/{order}\"\nclass = \"read\"\n";
     fs::write(
@@ -380,7 +380,7 @@ fn paths_that_the_file_does_not_name_are_found_in_the_apis_description() {
     let (_, found) = review(folder.path(), &["--openapi", "openapi.yaml"]);
     assert_eq!(
         lines(&found, "covered"),
-        ["done required every operation that changes something is named (2)"]
+        ["done required the file has every mutating operation (2)"]
     );
     fs::remove_file(folder.path().join("openapi.yaml")).unwrap();
     for (bad, why) in [("paths: [", "openapi.json"), ("{}", "openapi.json")] {
@@ -400,7 +400,7 @@ fn paths_that_the_file_does_not_name_are_found_in_the_apis_description() {
     }
 }
 
-/// A shop whose search is a POST, and whose payments move money.
+/// A shop API whose search is a POST, and whose payments move money.
 const API: &str = "openapi: 3.1.0
 info: {title: Shop, version: '1'}
 paths:
@@ -426,13 +426,13 @@ fn the_description_beside_the_file_says_what_each_path_is() {
     let deletes = "[[operation]]\nmatch = \"DELETE /products/{sku}\"\nclass = \"delete\"\n";
     put("api.yaml", API);
     put("refrain.toml", REVIEWED);
-    // A POST that only looks is nothing that could be missing.
-    let missing = "open required DELETE /products/{sku} is delete (the method is DELETE), and no operation of the file is for it";
+    // A read-only POST needs no operation in the policy, so it is not reported as missing.
+    let missing = "open required DELETE /products/{sku} is delete (the method is DELETE), but the file has no operation for it";
     assert_eq!(found("covered"), [missing]);
     put("refrain.toml", &format!("{REVIEWED}{deletes}"));
-    let all = "done required every operation that changes something is named (2)";
+    let all = "done required the file has every mutating operation (2)";
     assert_eq!(found("covered"), [all]);
-    // What somebody chose is theirs to answer for; what was planned has to follow the API.
+    // A class that a person chose against the API is only reported; a planned class has to follow the API.
     let other = REVIEWED.replace("monetary", "create");
     let told = |class: &str, lines: &[String]| {
         lines
@@ -452,7 +452,7 @@ fn the_description_beside_the_file_says_what_each_path_is() {
         told("open required POST /payments was planned as create", &lines),
         "{lines:#?}"
     );
-    // Of several, the one that has the file's paths; of none of these, nothing is demanded.
+    // Of several descriptions, the one with the policy's paths is used; without a match, none is required.
     put(
         "other.yaml",
         "openapi: 3.1.0\npaths: {/ships: {post: {}}}\n",
@@ -462,7 +462,7 @@ fn the_description_beside_the_file_says_what_each_path_is() {
     fs::remove_file(folder.path().join("api.yaml")).unwrap();
     assert_eq!(
         found("covered"),
-        ["open - none of its paths is in the file: it may describe another API"]
+        ["open - the file has none of its paths: it may describe another API"]
     );
     put("other.yaml", "openapi: 3.1.0\npaths: [\n");
     let lines = found("covered");
@@ -473,7 +473,7 @@ fn the_description_beside_the_file_says_what_each_path_is() {
     );
     assert_eq!(
         found("consumers")[1],
-        "open - orders.paid is consumed, and no worker of the file is for it"
+        "open - orders.paid is consumed, but the file has no worker for it"
     );
 }
 
@@ -496,7 +496,7 @@ fn a_plan_is_reviewed_as_it_was_found_good() {
         let before = fs::read_to_string(&path).unwrap_or_default();
         assert!(
             now == before,
-            "{} differs; look at it, and run with UPDATE_GOLDEN=1\n{now}",
+            "{} differs; check it, then accept it with UPDATE_GOLDEN=1\n{now}",
             path.display()
         );
     }
@@ -537,9 +537,9 @@ fn the_review_reads_the_same_in_every_form() {
     assert_eq!(code, 2, "it needs --report");
 }
 
-/// From a running proxy to a review that passes, as a team would do it.
+/// From a running proxy to a review that passes, step by step as a team does it.
 #[test]
-fn what_was_verified_passes_the_review() {
+fn verified_policy_passes_the_review() {
     let paid = std::sync::atomic::AtomicUsize::new(0);
     let upstream = Upstream::start(move |seen, stream| {
         let count = || paid.load(std::sync::atomic::Ordering::SeqCst);

@@ -1,4 +1,5 @@
-//! The service that takes effect first and has its troubles afterwards, and clients that ask until they are told how it ended.
+//! A service that executes first and then loses or delays its response, and clients that retry until they have an
+//! outcome.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -16,10 +17,10 @@ use crate::{
 };
 
 const CLIENTS: usize = 16;
-/// The longest that the service takes over one request, and then some.
+/// Longer than the slowest request to the service.
 pub(crate) const SLOWEST: Duration = Duration::from_millis(400);
 
-/// The service, on a port that the proxies know already.
+/// Starts the service on a port that the proxies already know.
 pub(crate) fn start_service(world: &Arc<World>, listener: tokio::net::TcpListener) -> Upstream {
     let world = world.clone();
     Upstream::serve(listener, move |arrived| {
@@ -28,7 +29,7 @@ pub(crate) fn start_service(world: &Arc<World>, listener: tokio::net::TcpListene
     })
 }
 
-/// What goes wrong with a request depends on its key, and where it may run again on how often that was.
+/// The fault of a request depends on its key and, where it may run again, on the attempt number.
 async fn serve(world: Arc<World>, times: u64, arrived: Arrived) -> Vec<Act> {
     let key = arrived.request.key().to_owned();
     let number: u64 = key.trim_start_matches("payment-").parse().unwrap();
@@ -52,7 +53,7 @@ async fn serve(world: Arc<World>, times: u64, arrived: Arrived) -> Vec<Act> {
     let pause_max = if dice.happens(6) { 150 } else { 12 };
     sleep(Duration::from_millis(dice.below(pause_max))).await;
     let (book, charged) = (world.clone(), key.clone());
-    // Before any answer: what took effect is on disk.
+    // The effect is on disk before any response is sent.
     spawn_blocking(move || {
         book.ledger.record(&charged, arrived.number).unwrap();
         book.file.sync_data().unwrap();
@@ -77,7 +78,7 @@ async fn serve(world: Arc<World>, times: u64, arrived: Arrived) -> Vec<Act> {
     }
 }
 
-/// One client's connections, one to each proxy.
+/// The connections of one client, one to each proxy.
 struct Wires(Vec<(SocketAddr, Option<Wire>)>);
 
 impl Wires {
@@ -85,7 +86,7 @@ impl Wires {
         Self(proxies.iter().map(|address| (*address, None)).collect())
     }
 
-    /// The connection to one of them, and where it is kept; `None` where nobody listens.
+    /// A slot with a connection to a random proxy; `None` if that proxy does not listen.
     async fn any(&mut self, dice: &mut Dice) -> Option<&mut Option<Wire>> {
         let place = dice.below(self.0.len() as u64) as usize;
         let (address, wire) = &mut self.0[place];
@@ -96,7 +97,7 @@ impl Wires {
     }
 }
 
-/// Clients of these proxies, who ask any of them, until the world says that it is over.
+/// Starts clients that send to random proxies until [`World::end`].
 pub(crate) fn start_clients(
     world: &Arc<World>,
     proxies: &[SocketAddr],
@@ -109,7 +110,7 @@ pub(crate) fn start_clients(
     clients
 }
 
-/// A client: one key after the other, some of them twice at the same time.
+/// A client: one key after the other, some of them with a concurrent duplicate.
 async fn client(world: Arc<World>, proxies: Vec<SocketAddr>, seed: u64) {
     let mut dice = Dice::new(seed);
     let mut wires = [Wires::to(&proxies), Wires::to(&proxies)];
@@ -129,7 +130,7 @@ async fn client(world: Arc<World>, proxies: Vec<SocketAddr>, seed: u64) {
     }
 }
 
-/// Sends the same request until there is nothing more to ask.
+/// Retries the same request until its outcome is final.
 async fn persist(world: &World, wires: &mut Wires, key: &str, dice: &mut Dice) {
     let request = post("/v1/payments", key, b"{\"amount\": 20}");
     loop {
@@ -137,7 +138,7 @@ async fn persist(world: &World, wires: &mut Wires, key: &str, dice: &mut Dice) {
             sleep(Duration::from_millis(10)).await;
             continue;
         };
-        // Some hang up in the middle, and some when it takes too long.
+        // Some clients disconnect in the middle, and some when the response takes too long.
         let patience = match dice.below(100) {
             0..5 => Duration::from_millis(dice.below(30)),
             5..30 => Duration::from_millis(500),
@@ -160,7 +161,7 @@ async fn persist(world: &World, wires: &mut Wires, key: &str, dice: &mut Dice) {
     }
 }
 
-/// Everybody asks this proxy once more, and is told the same as before: what once took effect does not run again.
+/// Every client retries every key at this proxy: responses are the same as before, and nothing executes again.
 pub(crate) async fn ask_everybody_again(world: &Arc<World>, proxy: SocketAddr) {
     let keys: Vec<String> = world.known().keys().cloned().collect();
     let mut asking = JoinSet::new();

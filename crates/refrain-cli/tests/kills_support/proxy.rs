@@ -1,9 +1,6 @@
-//! The real proxy in a process of its own, to be killed and started again.
+//! The real proxy in its own process, to be killed and restarted.
 
-#![allow(
-    dead_code,
-    reason = "each test file that takes this in uses a part of it"
-)]
+#![allow(dead_code, reason = "each test file uses only part of this module")]
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -17,16 +14,16 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A running proxy. Dropped, it is killed.
+/// A running proxy; killed on drop.
 pub(crate) struct Proxy {
     child: Child,
-    /// Held, so that what it says has somewhere to go.
+    /// Kept open so that the proxy's writes to stdout do not fail.
     _stdout: BufReader<ChildStdout>,
     pub(crate) address: SocketAddr,
     pub(crate) admin: SocketAddr,
 }
 
-/// What a proxy is started with, as often as it is.
+/// Settings of a proxy, for every start of it.
 #[derive(Debug)]
 pub(crate) struct Setup {
     folder: tempfile::TempDir,
@@ -39,14 +36,14 @@ impl Setup {
         Self::on("127.0.0.1:0", upstream, rest)
     }
 
-    /// The same where the clients already know its address.
+    /// The same on an address that the clients already know.
     pub(crate) fn on(listen: &str, upstream: SocketAddr, rest: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let store = format!("file:{}", folder.path().join("store").display());
         Self::in_folder(folder, listen, &store, upstream, rest)
     }
 
-    /// The same with its records elsewhere.
+    /// The same with its records in `store`.
     pub(crate) fn stored(listen: &str, store: &str, upstream: SocketAddr, rest: &str) -> Self {
         Self::in_folder(tempfile::tempdir().unwrap(), listen, store, upstream, rest)
     }
@@ -74,7 +71,7 @@ impl Setup {
         }
     }
 
-    /// With this in its environment.
+    /// Sets an environment variable.
     pub(crate) fn variable(mut self, name: &str, value: impl ToString) -> Self {
         self.environment.push((name.into(), value.to_string()));
         self
@@ -84,12 +81,12 @@ impl Setup {
         self.folder.path().join(name)
     }
 
-    /// Starts it and waits until it listens.
+    /// Starts the proxy and waits until it listens.
     pub(crate) fn start(&self) -> Proxy {
         self.start_by(Command::new(env!("CARGO_BIN_EXE_refrain")))
     }
 
-    /// Starts it in a process that outlives a write past its limit of file sizes: the write fails instead.
+    /// Starts the proxy so that a write past the file size limit fails instead of killing the process.
     pub(crate) fn start_limited(&self) -> Proxy {
         let mut command = Command::new("sh");
         command
@@ -98,7 +95,7 @@ impl Setup {
         self.start_by(command)
     }
 
-    /// Starts it and kills it soon after, whether it listens by then or not.
+    /// Starts the proxy and kills it soon after, whether it listens by then or not.
     pub(crate) fn start_and_kill(&self, after: Duration) {
         let mut child = self.spawn(Command::new(env!("CARGO_BIN_EXE_refrain")));
         sleep(after);
@@ -131,7 +128,7 @@ impl Setup {
         }
     }
 
-    /// The address behind `start`, in the next line that starts so.
+    /// The address after `start`, in the next line that begins so.
     fn told(&self, stdout: &mut BufReader<ChildStdout>, start: &str) -> SocketAddr {
         loop {
             let mut line = String::new();
@@ -143,7 +140,7 @@ impl Setup {
         }
     }
 
-    /// What it wrote to standard error, in all its lives.
+    /// Standard error of all starts so far.
     pub(crate) fn log(&self) -> String {
         let mut text = String::new();
         let file = File::open(self.file("log"));
@@ -158,24 +155,28 @@ impl Proxy {
         Pid::from_child(&self.child)
     }
 
-    /// Stands still with all its connections open, as on a machine that swaps or a host that is moved.
+    /// Stops the process with its connections open, like a machine that swaps or a virtual machine that is migrated.
     pub(crate) fn pause(&self) {
         kill_process(self.pid(), Signal::STOP).unwrap();
     }
 
-    /// Goes on, and knows nothing of the time that passed.
+    /// Continues the process, which does not notice the time that passed.
     pub(crate) fn resume(&self) {
         kill_process(self.pid(), Signal::CONT).unwrap();
     }
 
-    /// With -9.
+    /// Sends SIGKILL.
     pub(crate) fn kill(&mut self) {
-        assert_eq!(self.child.try_wait().unwrap(), None, "it ended by itself");
+        assert_eq!(
+            self.child.try_wait().unwrap(),
+            None,
+            "the proxy exited before the kill"
+        );
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until the process exits by itself.
     pub(crate) fn wait(&mut self) -> ExitStatus {
         self.child.wait().unwrap()
     }
@@ -183,7 +184,7 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        // Both fail only if it has ended already.
+        // Both fail only if the process has exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,9 +1,6 @@
-//! A service behind the proxy that does as it is told, byte by byte, and remembers what it was asked.
+//! A scripted service behind the proxy that controls every byte it sends and records every request.
 
-#![allow(
-    dead_code,
-    reason = "each test file that takes this in uses a part of it"
-)]
+#![allow(dead_code, reason = "each test file uses only part of this module")]
 
 use std::{
     net::SocketAddr,
@@ -19,7 +16,7 @@ use tokio::{
 
 use crate::wire::{Message, Wire, response};
 
-/// What it does with a request, one after the other; the connection stays open unless it is told otherwise.
+/// One step of a response; the connection stays open unless a step closes it.
 #[derive(Debug, Clone)]
 pub(crate) enum Act {
     Say(Vec<u8>),
@@ -28,24 +25,24 @@ pub(crate) enum Act {
     Close,
 }
 
-/// A request that arrived.
+/// A received request.
 #[derive(Debug, Clone)]
 pub(crate) struct Arrived {
-    /// The connection it came over, counted from 1.
+    /// Number of its connection, from 1.
     pub(crate) connection: usize,
-    /// Which one it is of all, counted from 1.
+    /// Number among all requests, from 1.
     pub(crate) number: usize,
     pub(crate) request: Message,
 }
 
-/// Serves until the test's runtime ends. What it began, it ends, whoever has gone away.
+/// Serves until the test's runtime ends. It completes every request, even if the client has disconnected.
 #[derive(Debug, Clone)]
 pub(crate) struct Upstream {
     pub(crate) address: SocketAddr,
     arrived: Arc<Mutex<Vec<Arrived>>>,
 }
 
-/// The answer to everything: what was asked, and which request it was.
+/// The response to any request: its target and its number.
 pub(crate) fn echo(arrived: &Arrived) -> Vec<Act> {
     let number = arrived.number;
     let body = format!("{} by request {number}", arrived.request.target());
@@ -53,7 +50,7 @@ pub(crate) fn echo(arrived: &Arrived) -> Vec<Act> {
 }
 
 impl Upstream {
-    /// One that does what `answer` says.
+    /// Starts a service that responds with the steps of `answer`.
     pub(crate) async fn start(
         answer: impl Fn(&Arrived) -> Vec<Act> + Send + Sync + 'static,
     ) -> Self {
@@ -65,7 +62,7 @@ impl Upstream {
         .await
     }
 
-    /// One that takes its time to find out what to do.
+    /// Starts a service whose steps are computed by a future.
     pub(crate) async fn start_with<F, W>(answer: F) -> Self
     where
         F: Fn(Arrived) -> W + Send + Sync + 'static,
@@ -109,7 +106,7 @@ impl Upstream {
             let arrived = self.note(connection, request);
             for act in answer(arrived).await {
                 match act {
-                    // Whoever is gone does not keep it from going on.
+                    // A disconnected client does not stop the remaining steps.
                     Act::Say(bytes) => drop(wire.send(&bytes).await),
                     Act::Sleep(time) => sleep(time).await,
                     Act::Wait(until) => until.notified().await,
@@ -134,12 +131,12 @@ impl Upstream {
         self.arrived.lock().unwrap().clone()
     }
 
-    /// How many requests arrived.
+    /// Number of requests received.
     pub(crate) fn count(&self) -> usize {
         self.arrived.lock().unwrap().len()
     }
 
-    /// Waits until so many requests have arrived.
+    /// Waits until this many requests have been received.
     pub(crate) async fn reached(&self, count: usize) {
         for _ in 0..2_000 {
             if self.count() >= count {

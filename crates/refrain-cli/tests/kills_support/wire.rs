@@ -1,9 +1,6 @@
-//! HTTP/1.1 in the very bytes, from either side.
+//! HTTP/1.1 with exact bytes, for clients and servers.
 
-#![allow(
-    dead_code,
-    reason = "each test file that takes this in uses a part of it"
-)]
+#![allow(dead_code, reason = "each test file uses only part of this module")]
 
 use std::{io, net::SocketAddr, time::Duration};
 
@@ -13,20 +10,20 @@ use tokio::{
     time::timeout,
 };
 
-/// Longer than any answer takes, so that a test that hangs fails instead.
+/// Longer than any response takes: a test that hangs fails instead.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One connection.
 pub(crate) struct Wire {
     stream: TcpStream,
-    /// Read, and not taken yet.
+    /// Bytes that are read and not parsed yet.
     ahead: Vec<u8>,
 }
 
 /// A request or a response.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Message {
-    /// The first line.
+    /// Start line.
     pub(crate) line: String,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
@@ -42,7 +39,7 @@ impl Message {
         self.line.split(' ').nth(1).unwrap().parse().unwrap()
     }
 
-    /// The path and query that were asked for.
+    /// Path and query of a request.
     pub(crate) fn target(&self) -> &str {
         self.line.split(' ').nth(1).unwrap()
     }
@@ -59,7 +56,7 @@ impl Message {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// The code of a problem; empty for other answers.
+    /// Problem code; empty if the response is not a problem.
     pub(crate) fn code(&self) -> String {
         let problem: serde_json::Value = serde_json::from_slice(&self.body).unwrap_or_default();
         problem["code"].as_str().unwrap_or_default().to_owned()
@@ -72,7 +69,7 @@ impl Message {
     }
 }
 
-/// A request as bytes; `headers` end with a line break each.
+/// Bytes of a request; each of `headers` ends with a line break.
 pub(crate) fn request(method: &str, target: &str, headers: &str, body: &[u8]) -> Vec<u8> {
     let length = match body.is_empty() && method == "GET" {
         true => String::new(),
@@ -82,12 +79,12 @@ pub(crate) fn request(method: &str, target: &str, headers: &str, body: &[u8]) ->
     [head.as_bytes(), body].concat()
 }
 
-/// A `POST` with a key.
+/// Bytes of a `POST` with a key.
 pub(crate) fn post(target: &str, key: &str, body: &[u8]) -> Vec<u8> {
     request("POST", target, &format!("idempotency-key: {key}\r\n"), body)
 }
 
-/// A response as bytes.
+/// Bytes of a response.
 pub(crate) fn response(status: u16, headers: &str, body: impl AsRef<[u8]>) -> Vec<u8> {
     let body = body.as_ref();
     let length = body.len();
@@ -95,7 +92,7 @@ pub(crate) fn response(status: u16, headers: &str, body: impl AsRef<[u8]>) -> Ve
     [head.as_bytes(), body].concat()
 }
 
-/// Asks on a connection of its own.
+/// Sends a request on a new connection.
 pub(crate) async fn ask(address: SocketAddr, bytes: &[u8]) -> Message {
     let mut wire = Wire::open(address).await.unwrap();
     wire.ask(bytes).await.unwrap()
@@ -117,12 +114,12 @@ impl Wire {
         self.stream.write_all(bytes).await
     }
 
-    /// Breaks off with a reset, as when the client's process is killed.
+    /// Resets the connection, as when the client's process is killed.
     pub(crate) fn reset(self) {
         self.stream.set_zero_linger().unwrap();
     }
 
-    /// The answer to one request.
+    /// Sends a request and reads its response.
     pub(crate) async fn ask(&mut self, bytes: &[u8]) -> io::Result<Message> {
         self.send(bytes).await?;
         self.response().await
@@ -136,7 +133,7 @@ impl Wire {
         self.message(true).await
     }
 
-    /// The head of the next message, its body left where it is.
+    /// Reads the head of the next message, and nothing of its body.
     pub(crate) async fn head(&mut self) -> io::Result<Message> {
         let line = self.line().await?;
         let mut headers = Vec::new();
@@ -198,7 +195,7 @@ impl Wire {
         Ok(self.ahead.drain(..len).collect())
     }
 
-    /// Reads on. An end counts as an error: whoever asks for more was promised more.
+    /// Reads more bytes. The end of the connection is an error, because the caller expects more.
     async fn more(&mut self) -> io::Result<()> {
         let mut some = vec![0; 16_384];
         match timeout(PATIENCE, self.stream.read(&mut some)).await?? {

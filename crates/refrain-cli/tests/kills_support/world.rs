@@ -1,4 +1,4 @@
-//! What clients were told of each key, held against what the service did.
+//! Compares the responses that clients received for each key with the ledger of the service.
 
 use std::{
     collections::HashMap,
@@ -17,31 +17,31 @@ use refrain_testkit::{Audit, Ledger, Seen};
 
 use crate::{upstream::Upstream, wire::Message};
 
-/// An answer that has to be the same for everybody who asks with its key.
+/// A response that has to be identical for every request with its key.
 type Success = (u16, Option<String>, Vec<u8>);
 
-/// What clients know of one key.
+/// The clients' knowledge about one key.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
     pub(crate) success: Option<Success>,
-    /// Whether they were ever told that nobody knows.
+    /// Whether any response said that the outcome is unknown.
     pub(crate) was_doubted: bool,
-    /// In which life they were first told so, unless it was found out since that it did not run.
+    /// Life (number of kills so far) of the first unknown outcome, unless a later response said that it did not run.
     doubted_in: Option<u64>,
-    /// In which life the first request was sent to which no answer came.
+    /// Life of the first request that got no response.
     lost_in: Option<u64>,
-    /// Requests to which no answer came.
+    /// Requests without a response.
     pub(crate) lost: u32,
-    /// Answers that said that the store cannot be had.
+    /// Responses that said that the store is unavailable.
     pub(crate) cut_off: u32,
-    /// Whether the service kept its answer, or a part of it, to itself.
+    /// Whether the service withheld its response or a part of it.
     pub(crate) is_troubled: bool,
-    /// How often the service said that it did not run.
+    /// How often the service rejected the request without executing it.
     pub(crate) refused: u32,
     pub(crate) answers: u32,
-    /// How often the service was asked.
+    /// Requests that reached the service.
     pub(crate) arrived: u64,
-    /// What happened, and in which life, to be shown when a check fails.
+    /// Events with their lives, shown when a check fails.
     pub(crate) history: Vec<(u64, String)>,
 }
 
@@ -49,22 +49,22 @@ pub(crate) struct Known {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sent {
     life: u64,
-    /// Somebody had been told of a success by then.
+    /// Whether a client had received a success by then.
     is_known: bool,
 }
 
-/// What everybody in the test shares.
+/// State shared by the clients, the service and the test.
 pub(crate) struct World {
     pub(crate) seed: u64,
     pub(crate) guarantee: Guarantee,
     pub(crate) ledger: Ledger,
-    /// The ledger's file, to have it synced.
+    /// The ledger's file, for fsync.
     pub(crate) file: File,
     keys: AtomicU64,
-    /// How often something was killed or stopped.
+    /// Number of kills and pauses so far.
     life: AtomicU64,
     is_over: AtomicBool,
-    /// Whether a success may follow a doubt: who was paused, or cut off from the store, may still tell how it ended.
+    /// Whether a success may follow an unknown outcome: a proxy that was paused or lost its store may settle late.
     is_late_truth_welcome: bool,
     known: Mutex<HashMap<String, Known>>,
     replays: AtomicU64,
@@ -72,14 +72,14 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// With a ledger in this folder. One proxy has its store for itself: what it doubts stays in doubt.
-    #[allow(dead_code, reason = "each test file uses one kind of world")]
+    /// One proxy with its own store, and a ledger in this folder: an unknown outcome stays unknown.
+    #[allow(dead_code, reason = "each test file uses one kind")]
     pub(crate) fn of_one_proxy(folder: &Path, seed: u64) -> Arc<Self> {
         Self::new(folder, seed, Guarantee::AtMostOnce, false)
     }
 
-    /// The same where several share a store.
-    #[allow(dead_code, reason = "each test file uses one kind of world")]
+    /// The same for several proxies that share a store.
+    #[allow(dead_code, reason = "each test file uses one kind")]
     pub(crate) fn of_many(folder: &Path, seed: u64, guarantee: Guarantee) -> Arc<Self> {
         Self::new(folder, seed, guarantee, true)
     }
@@ -110,7 +110,7 @@ impl World {
         self.known.lock().unwrap()
     }
 
-    #[allow(dead_code, reason = "not each test file asks for it")]
+    #[allow(dead_code, reason = "only some test files use it")]
     pub(crate) fn replays(&self) -> u64 {
         self.replays.load(Relaxed)
     }
@@ -119,12 +119,12 @@ impl World {
         format!("payment-{}", self.keys.fetch_add(1, Relaxed))
     }
 
-    /// Something was killed or stopped just now.
+    /// Counts a kill or a pause.
     pub(crate) fn begin_life(&self) {
         self.life.fetch_add(1, Relaxed);
     }
 
-    /// No new keys from now on.
+    /// Stops clients from starting new keys.
     pub(crate) fn end(&self) {
         self.is_over.store(true, Relaxed);
     }
@@ -136,7 +136,7 @@ impl World {
     pub(crate) fn tell(&self, key: &str, what: impl Into<String>) {
         let what = (self.life.load(Relaxed), what.into());
         self.note(key, |known| {
-            // Who is told the same again and again has nothing more to tell.
+            // Equal events in a row are recorded once.
             if known.history.last() != Some(&what) {
                 known.history.push(what);
             }
@@ -147,7 +147,7 @@ impl World {
         change(self.known().entry(key.to_owned()).or_default())
     }
 
-    /// The service is asked; how often it has been by now.
+    /// Records a request to the service; returns how many there were with this key.
     pub(crate) fn arrives(&self, key: &str) -> u64 {
         self.note(key, |known| {
             known.arrived += 1;
@@ -155,7 +155,7 @@ impl World {
         })
     }
 
-    /// A request is about to be sent.
+    /// Records that a request is about to be sent.
     pub(crate) fn sending(&self, key: &str) -> Sent {
         Sent {
             life: self.life.load(Relaxed),
@@ -163,13 +163,13 @@ impl World {
         }
     }
 
-    /// No answer came to a request.
+    /// Records a request without a response.
     pub(crate) fn lose(&self, key: &str, sent: Sent) {
         self.note(key, |known| known.lose(sent.life));
         self.tell(key, format!("lost, sent in life {}", sent.life));
     }
 
-    /// What an answer tells; `true` if there is nothing more to ask.
+    /// Records a response; returns `true` if the outcome is final.
     pub(crate) fn hear(&self, key: &str, sent: Sent, answer: &Message) -> bool {
         self.note(key, |known| known.answers += 1);
         self.tell(key, answer.verdict());
@@ -190,7 +190,7 @@ impl World {
                 false
             }
             "429" | "502 upstream-unreachable" => {
-                // It did not run: what was in doubt is settled.
+                // The request did not run, so its outcome is no longer unknown.
                 self.note(key, |known| known.doubted_in = None);
                 false
             }
@@ -210,22 +210,25 @@ impl World {
         self.note(key, |known| {
             assert!(
                 self.is_late_truth_welcome || !known.was_doubted,
-                "{key}: first in doubt, then a success: {:?}",
+                "{key}: first an unknown outcome, then a success: {:?}",
                 known.history
             );
             let first = known.success.get_or_insert_with(|| success.clone());
-            assert_eq!(*first, success, "{key}: two answers under one key");
+            assert_eq!(
+                *first, success,
+                "{key}: two different responses with one key"
+            );
         });
     }
 
     fn doubt(&self, key: &str, sent: Sent) {
         let life = self.life.load(Relaxed);
         self.note(key, |known| {
-            // Two answers may overtake each other on their way; one that was asked for later may not know less.
+            // Two responses may overtake each other; one to a later request must not know less.
             let is_late = self.is_late_truth_welcome && !sent.is_known;
             assert!(
                 known.success.is_none() || is_late,
-                "{key}: first a success, then in doubt: {:?}",
+                "{key}: first a success, then an unknown outcome: {:?}",
                 known.history
             );
             known.was_doubted = true;
@@ -240,12 +243,12 @@ impl Known {
         self.lost_in = Some(self.lost_in.map_or(life, |first| first.min(life)));
     }
 
-    /// Whether the service refused it as often as it was asked.
+    /// Whether the service rejected every attempt without executing it.
     pub(crate) fn has_no_effect(&self) -> bool {
         self.arrived == u64::from(self.refused)
     }
 
-    /// How it ended for the client.
+    /// Final outcome for the client.
     fn end(&self) -> Seen {
         match &self.success {
             Some(_) => Seen::Completed,
@@ -253,16 +256,16 @@ impl Known {
         }
     }
 
-    /// Whether something was killed between a request that was lost and the first word of the doubt that is left.
+    /// Whether a kill came between a lost request and the first response with the unknown outcome that remains.
     fn is_cut_by_a_kill(&self) -> bool {
         let lives = self.lost_in.zip(self.doubted_in);
         self.cut_off > 0 || lives.is_some_and(|(lost, doubted)| lost < doubted)
     }
 }
 
-/// What holds at every moment, also in the middle of everything.
+/// Checks the invariants that hold at every moment, also during faults.
 pub(crate) fn check_so_far(world: &World) {
-    // In this order: what was told before the ledger is read must be in there.
+    // In this order: a success that was received before the ledger is read must be in the ledger.
     let told: Vec<String> = {
         let known = world.known();
         let told = known.iter().filter(|(_, it)| it.success.is_some());
@@ -279,21 +282,21 @@ pub(crate) fn check_so_far(world: &World) {
     assert_eq!(audit.check(&effects), []);
 }
 
-/// How it all ended, in numbers.
+/// Totals of a campaign.
 #[derive(Debug, Default)]
 pub(crate) struct Ends {
     pub(crate) keys: usize,
     pub(crate) succeeded: usize,
-    /// At some time.
+    /// Keys whose outcome was unknown at some time.
     pub(crate) in_doubt: usize,
-    /// In doubt at first, and a success in the end.
+    /// Keys whose outcome was unknown first, and a success in the end.
     pub(crate) late: usize,
-    /// Keys of which the service never heard.
+    /// Keys that never reached the service.
     pub(crate) never_sent: usize,
     pub(crate) effects: usize,
-    /// Effects that were one too many.
+    /// Effects beyond the first one of a key.
     pub(crate) duplicates: usize,
-    /// Requests that said themselves that they may be duplicates.
+    /// Requests that were marked as a possible duplicate.
     pub(crate) takeovers: u32,
     pub(crate) replays: u64,
     pub(crate) in_flight: u64,
@@ -320,7 +323,7 @@ impl fmt::Display for Ends {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} keys: {} succeeded, {} were in doubt ({} for a while), {} never reached the service; {} effects, {} of them duplicates, \
+            "{} keys: {} succeeded, {} had an unknown outcome ({} temporarily), {} never reached the service; {} effects, {} of them duplicates, \
              {} takeovers; {} replays, {} in flight, {} requests lost",
             self.keys,
             self.succeeded,
@@ -337,15 +340,15 @@ impl fmt::Display for Ends {
     }
 }
 
-/// What the service was asked under one key.
+/// Requests to the service with one key.
 #[derive(Debug, Default)]
 struct Dispatched {
     all: u32,
-    /// Those that came as a second or later attempt.
+    /// Requests with an attempt number above 1.
     takeovers: u32,
 }
 
-/// How many requests came to the service as a second or later attempt.
+/// Number of requests to the service with an attempt number above 1.
 #[allow(dead_code, reason = "only some test files count them before the end")]
 pub(crate) fn takeovers(upstream: &Upstream) -> u32 {
     dispatched(upstream).values().map(|it| it.takeovers).sum()
@@ -364,7 +367,7 @@ fn dispatched(upstream: &Upstream) -> HashMap<String, Dispatched> {
     dispatched
 }
 
-/// What holds when every client knows how each of its keys ended.
+/// Checks the invariants that hold when every client knows the outcome of each of its keys.
 pub(crate) fn check_at_the_end(world: &World, upstream: &Upstream) -> Ends {
     let dispatched = dispatched(upstream);
     let effects = world.ledger.all().unwrap();
@@ -374,7 +377,7 @@ pub(crate) fn check_at_the_end(world: &World, upstream: &Upstream) -> Ends {
         let nothing = Dispatched::default();
         let dispatched = dispatched.get(key).unwrap_or(&nothing);
         audit.saw(key, known.end());
-        // Where it may run again, it says so.
+        // Every repeated execution is announced by its attempt number.
         let allowed = 1 + known.refused + dispatched.takeovers;
         let is_takeover_allowed = world.guarantee == Guarantee::AtLeastOnce;
         assert!(
@@ -382,7 +385,7 @@ pub(crate) fn check_at_the_end(world: &World, upstream: &Upstream) -> Ends {
             "{key}: {dispatched:?}: {:?}",
             known.history
         );
-        // Who was never sent on is refused only because a kill came in between, and doubt has a cause.
+        // A kill explains a rejected key that never reached the service; an unknown outcome needs a cause, too.
         let is_cut = known.is_cut_by_a_kill();
         let history = &known.history;
         assert!(
@@ -390,7 +393,10 @@ pub(crate) fn check_at_the_end(world: &World, upstream: &Upstream) -> Ends {
             "{key}: swallowed: {history:?}"
         );
         let is_explained = known.success.is_some() || known.is_troubled || is_cut;
-        assert!(is_explained, "{key}: in doubt without a cause: {history:?}");
+        assert!(
+            is_explained,
+            "{key}: unknown outcome without a cause: {history:?}"
+        );
     }
     assert_eq!(audit.check(&effects), []);
     let count = |is_so: fn(&Known) -> bool| known.values().filter(|it| is_so(it)).count();

@@ -1,9 +1,6 @@
-//! Several proxies in processes of their own, on one store and in front of one service.
+//! Several proxies in their own processes, with one store and one upstream.
 
-#![allow(
-    dead_code,
-    reason = "each test file that takes this in uses a part of it"
-)]
+#![allow(dead_code, reason = "each test file uses only part of this module")]
 
 use std::net::SocketAddr;
 
@@ -14,18 +11,18 @@ use crate::{
     server::Server,
 };
 
-/// An address that one node keeps, and nobody else takes while it is dead.
+/// An address that stays reserved for one node, also while the node is down.
 pub(crate) fn lasting_address() -> String {
     format!("127.0.0.1:{}", free_port().unwrap())
 }
 
-/// The proxies, each of which keeps its address for all its lives.
+/// The proxies, each of which keeps its address when it is restarted.
 pub(crate) struct Fleet {
     nodes: Vec<(Setup, Proxy)>,
 }
 
 impl Fleet {
-    /// So many, with the same policy.
+    /// Starts `count` proxies with the same policy.
     pub(crate) fn start(count: u64, server: &Server, upstream: SocketAddr, policy: &str) -> Self {
         let mut fleet = Self { nodes: Vec::new() };
         for _ in 0..count {
@@ -35,7 +32,7 @@ impl Fleet {
         fleet
     }
 
-    /// One more.
+    /// Starts one more proxy.
     pub(crate) fn join(&mut self, setup: Setup) {
         let proxy = setup.start();
         self.nodes.push((setup, proxy));
@@ -61,13 +58,13 @@ impl Fleet {
         self.nodes[node].1.kill();
     }
 
-    /// Again, after a kill.
+    /// Restarts a killed node.
     pub(crate) fn restart(&mut self, node: usize) {
         let (setup, proxy) = &mut self.nodes[node];
         *proxy = setup.start();
     }
 
-    /// What all of them wrote to standard error, in all their lives.
+    /// Standard error of all nodes, over all restarts.
     pub(crate) fn log(&self) -> String {
         self.nodes.iter().map(|(setup, _)| setup.log()).collect()
     }

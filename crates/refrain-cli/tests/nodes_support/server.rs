@@ -1,19 +1,16 @@
-//! The server that the nodes share: a private one, to be killed, that loses nothing of what it acknowledged.
+//! The server that the nodes share: a private one that tests can kill, and that keeps every acknowledged write.
 
-#![allow(
-    dead_code,
-    reason = "each test file that takes this in uses a part of it"
-)]
+#![allow(dead_code, reason = "each test file uses only part of this module")]
 
 use refrain_testkit::servers::{PrivatePostgres, PrivateRedis};
 
-/// Which kind of store the nodes share.
+/// The kind of store that the nodes share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Postgres,
-    /// That syncs every write before it answers.
+    /// Redis that syncs every write before it replies.
     Redis,
-    /// PostgreSQL, with a Redis in front that may forget everything.
+    /// PostgreSQL, with a Redis in front that may lose everything.
     Tiered,
 }
 
@@ -38,7 +35,7 @@ impl Server {
         }
     }
 
-    /// As it stands in refrain.toml: an address, or a list of them.
+    /// The value of `store` in refrain.toml: an address, or a list of them.
     pub(crate) fn url(&self) -> String {
         match self {
             Self::Postgres(server) => server.url(),
@@ -47,7 +44,7 @@ impl Server {
         }
     }
 
-    /// The PostgreSQL among its servers, where a service can have tables of its own.
+    /// The PostgreSQL among its servers, where a service can create its own tables.
     pub(crate) fn postgres_url(&self) -> Option<String> {
         match self {
             Self::Postgres(server) | Self::Tiered(_, server) => Some(server.url()),
@@ -55,7 +52,7 @@ impl Server {
         }
     }
 
-    /// With -9, all its processes.
+    /// Kills all its processes with SIGKILL.
     pub(crate) fn kill(&mut self) {
         match self {
             Self::Postgres(server) => server.kill().unwrap(),
@@ -64,7 +61,7 @@ impl Server {
         }
     }
 
-    /// On the same folder and port.
+    /// Restarts the server on the same folder and port.
     pub(crate) fn restart(&mut self) {
         match self {
             Self::Postgres(server) => server.restart().unwrap(),

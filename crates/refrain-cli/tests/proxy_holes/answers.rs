@@ -1,4 +1,4 @@
-//! What is kept of an answer, and how it comes back.
+//! Bugs of other implementations in storing and replaying responses.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::{
     wire::{post, request, response},
 };
 
-/// The hole: bodies go through text on the way and come out damaged, even for the first caller.
+/// Bug: bodies are converted to text and are corrupted, even for the first client.
 #[tokio::test]
 async fn binary_bodies_pass_unchanged_in_both_directions() {
     let bytes: Vec<u8> = (0..=255_u8).cycle().take(70_000).collect();
@@ -24,7 +24,7 @@ async fn binary_bodies_pass_unchanged_in_both_directions() {
     assert_eq!(stand.upstream.count(), 1);
 }
 
-/// The hole: cookies are replayed, and the address of what was created is lost.
+/// Bug: cookies are replayed, and the `Location` of the created resource is lost.
 #[tokio::test]
 async fn cookies_are_not_replayed_and_the_location_is() {
     let headers = "set-cookie: session=1\r\nset-cookie: other=2\r\nwww-authenticate: Basic\r\n\
@@ -65,7 +65,7 @@ fn chunked(status: u16, pieces: &[&str]) -> Vec<Act> {
     acts
 }
 
-/// The hole: every replay is a 200, and of its body only what one read from the network gave.
+/// Bug: every replay is a 200, and its body has only the bytes of the first read.
 #[tokio::test]
 async fn a_replay_has_the_status_and_every_piece_of_the_body() {
     let statuses = [200, 201, 202, 204, 207, 301, 303, 404, 409, 500, 599];
@@ -89,7 +89,7 @@ async fn a_replay_has_the_status_and_every_piece_of_the_body() {
     }
 }
 
-/// The hole: an answer that is too large or comes in a stream is not stored, so the retry runs again.
+/// Bug: a response that is too large or streamed is not stored, so a retry runs again.
 #[tokio::test]
 async fn an_answer_over_the_cap_reaches_the_first_caller_and_is_not_run_again() {
     let large = "x".repeat(50_000);
@@ -121,7 +121,7 @@ async fn an_answer_over_the_cap_reaches_the_first_caller_and_is_not_run_again() 
     }
 }
 
-/// Answers with the status that the path names; `/500/release` says what becomes of the key.
+/// Responds with the status in the path; `/500/release` declares that the key is released.
 fn as_told(arrived: &Arrived) -> Vec<Act> {
     let mut parts = arrived.request.target().split('/').skip(1);
     let status = parts.next().unwrap().parse().unwrap();
@@ -134,7 +134,7 @@ fn as_told(arrived: &Arrived) -> Vec<Act> {
     ))]
 }
 
-/// The hole: errors are kept for ever, or block the corrected retry, and nobody can choose.
+/// Bug: errors are kept for ever, or block the corrected retry, and the policy cannot change it.
 #[tokio::test]
 async fn whether_an_error_is_kept_or_frees_the_key_can_be_chosen() {
     let at_most_once: &[(&str, bool)] = &[
@@ -182,7 +182,7 @@ async fn whether_an_error_is_kept_or_frees_the_key_can_be_chosen() {
     }
 }
 
-/// The same hole: the corrected request can go out under the key of the refused one.
+/// Same bug: the corrected request can be sent with the key of the rejected one.
 #[tokio::test]
 async fn a_refused_request_can_be_corrected_under_the_same_key() {
     let stand = Stand::new("[policy]\nrelease = [400]\n", |arrived| {
@@ -197,7 +197,7 @@ async fn a_refused_request_can_be_corrected_under_the_same_key() {
     assert!(stand.post("typo", "{\"amount\": 20}").await.is_replay());
 }
 
-/// What goes on to the service names the key and the attempt, and nothing of ours comes back.
+/// The upstream gets the key unchanged and the proxy's attempt number, not the one that the client sent.
 #[tokio::test]
 async fn the_service_sees_the_key_and_which_attempt_it_is() {
     let stand = Stand::new("", echo).await;

@@ -1,4 +1,4 @@
-//! What one connection carries is nobody else's, and goes out once.
+//! Bugs of other implementations in sharing connections: responses to the wrong client, and hidden retries.
 
 use std::{
     sync::{
@@ -23,10 +23,10 @@ use crate::{
     wire::{Wire, ask, post, request, response},
 };
 
-/// One thread has one pool of connections, so that requests meet on them.
+/// One thread has one connection pool, so requests share connections.
 const ONE_THREAD: &str = "[proxy]\nthreads = 1\n";
 
-/// Answers with what was asked for, in two pieces and with pauses, whoever listens.
+/// Responds with the target, in two pieces and with pauses, even if the client has disconnected.
 fn in_pieces(arrived: &Arrived) -> Vec<Act> {
     let mut dice = Dice::new(arrived.number as u64);
     let answer = response(200, "", arrived.request.target());
@@ -40,7 +40,7 @@ fn in_pieces(arrived: &Arrived) -> Vec<Act> {
     ]
 }
 
-/// Asks for things of its own, hanging up on every other one.
+/// A client that sends its own targets and disconnects from about every other request.
 async fn capricious(address: std::net::SocketAddr, name: usize) {
     let mut dice = Dice::new(name as u64);
     let mut wire = None;
@@ -68,9 +68,9 @@ async fn capricious(address: std::net::SocketAddr, name: usize) {
     }
 }
 
-/// The hole: a cancelled request leaves its answer in a pooled connection, and the next caller gets it.
+/// Bug: a cancelled request leaves its response in a pooled connection, and the next client gets it.
 #[tokio::test]
-async fn nobody_gets_the_answer_that_a_cancelled_request_left_behind() {
+async fn response_of_a_cancelled_request_reaches_no_other_client() {
     let stand = Stand::new(ONE_THREAD, in_pieces).await;
     let mut clients = JoinSet::new();
     for name in 0..12 {
@@ -79,15 +79,15 @@ async fn nobody_gets_the_answer_that_a_cancelled_request_left_behind() {
     clients.join_all().await;
     let arrived = stand.upstream.arrived();
     let connections = arrived.iter().map(|it| it.connection).max().unwrap();
-    assert!(connections < arrived.len(), "connections were shared");
+    assert!(connections < arrived.len(), "connections are not shared");
 }
 
-/// The same hole, dug by the service: it says more than it was asked for.
+/// Same bug, caused by the service: it sends more than one response.
 #[tokio::test]
-async fn nobody_gets_what_the_upstream_said_unasked() {
+async fn unsolicited_upstream_bytes_reach_no_client() {
     let stand = Stand::new(ONE_THREAD, |arrived| {
         let own = response(200, "", arrived.request.target());
-        let stale = response(200, "", "somebody else's");
+        let stale = response(200, "", "stale");
         match arrived.number % 3 {
             0 => vec![Act::Say(own)],
             1 => vec![Act::Say([own, stale].concat())],
@@ -104,14 +104,14 @@ async fn nobody_gets_what_the_upstream_said_unasked() {
         };
         let answer = wire.ask(&bytes).await.unwrap();
         assert_eq!((answer.status(), answer.text()), (200, target));
-        // What is said later than this cannot be told from an answer by anybody.
+        // Bytes that arrive later than this cannot be distinguished from a response.
         if at % 3 == 1 {
             sleep(Duration::from_millis(20)).await;
         }
     }
 }
 
-/// The hole: a replay is answered before the request's body is read, and the body is then taken for a request.
+/// Bug: a replay is sent before the request's body is read, and the body is then parsed as a request.
 #[tokio::test]
 async fn a_body_is_never_taken_for_the_next_request() {
     let settings = "[policy]\nrequest_bytes_max = \"2KiB\"\n\
@@ -162,7 +162,7 @@ async fn a_body_is_never_taken_for_the_next_request() {
     for (at, (what, bytes, verdict)) in cases.into_iter().enumerate() {
         let mut wire = stand.open().await;
         let after = format!("/after-{at}");
-        // At once, and with the body a little later than its head.
+        // Alternately together, and with the body a little later than its head.
         let (head, rest) =
             bytes.split_at(bytes.windows(4).position(|it| it == b"\r\n\r\n").unwrap() + 4);
         wire.send(head).await.unwrap();
@@ -174,7 +174,7 @@ async fn a_body_is_never_taken_for_the_next_request() {
             .await;
         let answer = wire.response().await.unwrap();
         assert_eq!(answer.verdict(), verdict, "{what}");
-        // It may close instead of answering more; what it answers belongs to the request behind.
+        // The proxy may close instead; otherwise the response belongs to the next request.
         if let Ok(next) = wire.response().await {
             let text = next.text();
             assert!(text.starts_with(&format!("{after} by")), "{what}: {text}");
@@ -189,7 +189,7 @@ async fn a_body_is_never_taken_for_the_next_request() {
     }
 }
 
-/// The hole: the HTTP client below sends again by itself when a connection was closed before the answer.
+/// Bug: the HTTP client library retries by itself when a connection was closed before the response.
 #[tokio::test]
 async fn a_request_on_a_connection_that_then_closes_goes_out_once() {
     let stand = Stand::new(ONE_THREAD, |arrived| match arrived.number % 2 {
@@ -231,7 +231,7 @@ async fn a_request_on_a_connection_that_then_closes_goes_out_once() {
     assert_eq!(stand.upstream.count(), count);
 }
 
-/// The same hole where only a part of the request was read.
+/// Same bug, where the upstream read only a part of the request.
 #[tokio::test]
 async fn a_request_that_was_read_in_part_goes_out_once() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -255,9 +255,9 @@ async fn a_request_that_was_read_in_part_goes_out_once() {
     assert_eq!(touched.load(Relaxed), 1);
 }
 
-/// The same hole from the other side: a connection that is known to be dead is not used, so there is nothing to resend.
+/// Same bug, other side: a connection known to be dead is not used, so no request has to be sent again.
 #[tokio::test]
-async fn a_connection_that_died_while_idle_costs_nobody_anything() {
+async fn dead_idle_upstream_connection_fails_no_request() {
     let stand = Stand::new(ONE_THREAD, |arrived| {
         [echo(arrived), vec![Act::Close]].concat()
     })
@@ -270,7 +270,7 @@ async fn a_connection_that_died_while_idle_costs_nobody_anything() {
     assert_eq!(stand.upstream.count(), 50);
 }
 
-/// An answer that comes before the whole request was read is the answer, and what is left of the request is nobody's.
+/// A response before the whole request was read is final, and the rest of the request is discarded.
 #[tokio::test]
 async fn an_answer_before_the_whole_request_was_read_counts() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -283,7 +283,7 @@ async fn an_answer_before_the_whole_request_was_read_counts() {
                 let head = wire.head().await.unwrap();
                 let refusal = response(413, "connection: close\r\n", head.target());
                 wire.send(&refusal).await.unwrap();
-                // The rest is neither read nor refused for a while.
+                // The rest is neither read nor rejected for a while.
                 sleep(Duration::from_millis(300)).await;
             });
         }

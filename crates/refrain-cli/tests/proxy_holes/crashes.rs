@@ -1,4 +1,4 @@
-//! The proxy, its client or its service is gone in the middle.
+//! Bugs of other implementations when the proxy, its client or its upstream dies in the middle.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,7 +12,7 @@ use crate::{
     wire::{Wire, ask, post},
 };
 
-/// The hole: one time for "in flight" and "answer kept", so that a crash locks the key for a day.
+/// Bug: one timeout for "in flight" and "response kept", so that a crash locks the key for a day.
 #[tokio::test]
 async fn after_a_crash_the_next_answer_comes_at_once_and_is_not_in_flight() {
     let cases = [
@@ -35,14 +35,14 @@ async fn after_a_crash_the_next_answer_comes_at_once_and_is_not_in_flight() {
         let asked = tokio::time::Instant::now();
         let answer = stand.post("crash", "{}").await;
         assert_eq!(answer.verdict(), verdict, "{guarantee}");
-        // Sooner than who waits for the one in flight.
+        // Faster than a duplicate that waits for a request in flight.
         assert!(asked.elapsed() < Duration::from_secs(20), "{guarantee}");
         assert_eq!(answer.header("retry-after"), None, "{guarantee}");
         assert_eq!(stand.upstream.count(), count, "{guarantee}");
     }
 }
 
-/// The same hole: what was answered before the crash is still answered after it.
+/// Same bug: a response that was sent before the crash is replayed after it.
 #[tokio::test]
 async fn a_replay_survives_the_crash() {
     let mut stand = Stand::new("", echo).await;
@@ -54,7 +54,7 @@ async fn a_replay_survives_the_crash() {
     assert_eq!(stand.upstream.count(), 1);
 }
 
-/// The hole: a client that disconnects cancels the operation, or the recording of its outcome.
+/// Bug: a client that disconnects cancels the operation, or the recording of its outcome.
 #[tokio::test]
 async fn a_client_that_hangs_up_cancels_neither_the_operation_nor_its_recording() {
     let stand = Stand::new("", |arrived| slow_echo(arrived, 300)).await;
@@ -74,7 +74,7 @@ async fn a_client_that_hangs_up_cancels_neither_the_operation_nor_its_recording(
     }
 }
 
-/// The same hole, where the client hangs up as soon as it has sent its request: it runs once or not at all.
+/// Same bug, with a client that disconnects right after sending its request: it runs once or not at all.
 #[tokio::test]
 async fn a_client_that_hangs_up_at_any_moment_gets_one_effect_when_it_comes_back() {
     let stand = Stand::new("", |arrived| slow_echo(arrived, 3)).await;
@@ -94,7 +94,7 @@ async fn a_client_that_hangs_up_at_any_moment_gets_one_effect_when_it_comes_back
     assert_eq!((keys.len(), arrived.len()), (60, 60));
 }
 
-/// The same hole before anything ran: half a request takes no key.
+/// Same bug before execution: an incomplete request does not claim its key.
 #[tokio::test]
 async fn a_client_that_breaks_off_in_its_body_has_run_nothing() {
     let stand = Stand::new("", echo).await;
@@ -109,7 +109,7 @@ async fn a_client_that_breaks_off_in_its_body_has_run_nothing() {
     assert_eq!((answer.status(), answer.is_replay()), (201, false));
 }
 
-/// The hole: an error of the upstream leaves the claim behind.
+/// Bug: an upstream error leaves the claim behind.
 #[tokio::test]
 async fn an_upstream_that_cannot_be_reached_leaves_the_key_free() {
     let port = refrain_testkit::servers::free_port().unwrap();
@@ -131,7 +131,7 @@ async fn an_upstream_that_cannot_be_reached_leaves_the_key_free() {
     assert_eq!(upstream.count(), 1);
 }
 
-/// The same hole where the request was sent: nobody waits for a claim that has no holder.
+/// Same bug, where the request was sent: no duplicate waits for a claim without a holder.
 #[tokio::test]
 async fn an_upstream_that_breaks_off_leaves_doubt_at_once_and_no_claim() {
     let cut = b"HTTP/1.1 201 Created\r\ncontent-length: 100\r\n\r\nhalf".to_vec();
@@ -156,7 +156,7 @@ async fn an_upstream_that_breaks_off_leaves_doubt_at_once_and_no_claim() {
     }
 }
 
-/// The same hole, with a client that is still there when the proxy is asked to stop: its answer comes.
+/// Same bug, with a client that is still connected when the proxy is stopped: it gets its response.
 #[tokio::test]
 async fn a_proxy_that_is_told_to_stop_ends_what_it_began() {
     let mut stand = Stand::new("", |arrived| slow_echo(arrived, 500)).await;

@@ -1,4 +1,4 @@
-//! Several requests with one key, at about the same time.
+//! Bugs of other implementations with concurrent requests of one key.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ fn bodies(answers: &[Message]) -> HashSet<String> {
     answers.iter().map(Message::text).collect()
 }
 
-/// The hole: nothing is claimed, so that concurrent duplicates all run.
+/// Bug: nothing is claimed, so concurrent duplicates all run.
 #[tokio::test]
 async fn fifty_duplicates_at_once_have_one_effect_and_one_answer() {
     let stand = Stand::new("", |arrived| slow_echo(arrived, 200)).await;
@@ -33,7 +33,7 @@ async fn fifty_duplicates_at_once_have_one_effect_and_one_answer() {
     assert_eq!(replays.count(), 49);
 }
 
-/// The hole: looked up first, claimed later, and what finished in between runs again.
+/// Bug: lookup and claim are two steps, so a request that finishes in between runs again.
 #[tokio::test]
 async fn a_duplicate_that_comes_as_the_first_one_finishes_does_not_run() {
     let stand = Stand::new("", |arrived| {
@@ -57,10 +57,10 @@ async fn a_duplicate_that_comes_as_the_first_one_finishes_does_not_run() {
     assert_eq!(stand.upstream.count(), 40);
 }
 
-/// The hole: a lease without a fence, so that a slow holder's late answer overwrites the new owner's.
+/// Bug: a lease without a fence (fencing token), so a slow holder's late response overwrites the new owner's.
 #[tokio::test]
 async fn the_late_answer_of_an_overtaken_attempt_changes_nothing() {
-    // The timeout is that of the second attempt, too, which has to answer.
+    // The same timeout applies to the second attempt, which has to respond in time.
     let settings = "[policy]\nguarantee = \"at-least-once\"\ntimeout = \"3s\"\nlease = \"4s\"\n\
                     wait = \"30s\"\nsettle_after = \"2m\"\n";
     let go_on = Arc::new(Notify::new());
@@ -77,7 +77,7 @@ async fn the_late_answer_of_an_overtaken_attempt_changes_nothing() {
     let second = stand.post("late", "{}").await;
     assert_eq!(second.text(), "/orders by request 2");
     go_on.notify_one();
-    wait::until("the late answer is refused", async || {
+    wait::until("the late response is rejected", async || {
         stand.metric("refrain_overtaken_total").await == "1"
     })
     .await;
@@ -91,9 +91,9 @@ async fn the_late_answer_of_an_overtaken_attempt_changes_nothing() {
     assert_eq!(attempts.collect::<Vec<_>>(), ["1", "2"]);
 }
 
-/// The same hole from the other side: where nobody took over, the late answer is the truth and is welcome.
+/// Same bug, other side: without a takeover, the late response is the outcome and is stored.
 #[tokio::test]
-async fn the_late_answer_of_an_attempt_in_doubt_is_what_everybody_is_told_from_then_on() {
+async fn late_response_of_an_indeterminate_attempt_is_replayed_to_all() {
     let settings = "[policy]\ntimeout = \"300ms\"\nsettle_after = \"2m\"\n";
     let go_on = Arc::new(Notify::new());
     let waiting = go_on.clone();
@@ -110,7 +110,7 @@ async fn the_late_answer_of_an_attempt_in_doubt_is_what_everybody_is_told_from_t
         "409 outcome-unknown"
     );
     go_on.notify_one();
-    wait::until("the late answer counts", async || {
+    wait::until("the late response is stored", async || {
         stand.post("late", "{}").await.status() == 201
     })
     .await;
@@ -120,7 +120,7 @@ async fn the_late_answer_of_an_attempt_in_doubt_is_what_everybody_is_told_from_t
     assert_eq!(stand.upstream.count(), 1);
 }
 
-/// The hole: a waiter that gives up deletes the claim of the one that runs.
+/// Bug: a waiter that times out deletes the claim of the running request.
 #[tokio::test]
 async fn waiters_that_give_up_leave_the_claim_alone() {
     let go_on = Arc::new(Notify::new());
@@ -136,7 +136,7 @@ async fn waiters_that_give_up_leave_the_claim_alone() {
         let waiter = stand.post("w", "{}").await;
         assert_eq!(waiter.verdict(), "409 in-flight");
         assert!(waiter.header("retry-after").is_some());
-        // Others do not even wait for that.
+        // Other waiters disconnect before that.
         let mut gone = stand.open().await;
         gone.send(&post("/orders", "w", b"{}")).await.unwrap();
         sleep(Duration::from_millis(30)).await;
@@ -151,7 +151,7 @@ async fn waiters_that_give_up_leave_the_claim_alone() {
     assert_eq!(stand.upstream.count(), 1);
 }
 
-/// The hole: a refused burst costs the service one request each, or nobody is let in again.
+/// Bug: each duplicate of a rejected request is forwarded, or the key stays locked.
 #[tokio::test]
 async fn duplicates_that_wait_for_a_refused_request_share_its_answer_and_the_key_is_free() {
     let go_on = Arc::new(Notify::new());
@@ -171,7 +171,7 @@ async fn duplicates_that_wait_for_a_refused_request_share_its_answer_and_the_key
         let address = stand.proxy.address;
         asking.spawn(async move { ask(address, &post("/orders", "busy", b"{}")).await });
     }
-    // A duplicate that came later would run, because the key is free by then.
+    // A later duplicate would run, because the key is free by then.
     wait::until("the others wait", async || {
         stand.metric("refrain_waiting_duplicates").await == "9"
     })
@@ -184,7 +184,7 @@ async fn duplicates_that_wait_for_a_refused_request_share_its_answer_and_the_key
     assert_eq!(stand.post("busy", "{}").await.status(), 201);
 }
 
-/// The same hole, with a proxy that stands still past its lease and wakes up: one answer counts, and everybody gets it.
+/// Same bug, with a proxy that is paused past its lease: one response counts, and all clients get it.
 #[tokio::test]
 async fn a_holder_that_slept_past_its_lease_and_a_duplicate_get_the_same_answer() {
     for (guarantee, dispatches) in [("at-most-once", 1..=1), ("at-least-once", 1..=2)] {
@@ -202,7 +202,7 @@ async fn a_holder_that_slept_past_its_lease_and_a_duplicate_get_the_same_answer(
         kill_process(pid, Signal::CONT).unwrap();
         let (first, second) = (first.await.unwrap(), second.await.unwrap());
         assert_eq!(first.status(), 201, "{guarantee}: {}", first.text());
-        // Under at-most-once it may have been in doubt for a moment.
+        // Under at-most-once the outcome may have been unknown for a moment.
         if second.verdict() != "409 outcome-unknown" || guarantee == "at-least-once" {
             assert_eq!(second.body, first.body, "{guarantee}");
         }

@@ -1,4 +1,4 @@
-//! The store fails under the proxy's feet.
+//! Bugs of other implementations when the store fails.
 
 #![cfg(target_os = "linux")]
 
@@ -14,7 +14,7 @@ use crate::{
     wire::{ask, post},
 };
 
-/// From now on every write to a file fails, as on a full disk; also to the log. Sockets are no files in this.
+/// From now on every write to a file fails, as on a full disk, also to the log. Sockets are not affected.
 fn fill_disk(stand: &Stand) {
     let none = Rlimit {
         current: Some(0),
@@ -38,7 +38,7 @@ async fn stand(settings: &str, free: Arc<Notify>) -> Stand {
     }
 }
 
-/// The hole: the store fails and the request is forwarded without a claim.
+/// Bug: the store fails, and the request is forwarded without a claim.
 #[tokio::test]
 async fn a_store_that_fails_refuses_and_nothing_is_sent() {
     let mut stand = stand("", Arc::default()).await;
@@ -51,7 +51,7 @@ async fn a_store_that_fails_refuses_and_nothing_is_sent() {
         assert!(answer.text().contains("reuse-key"), "{}", answer.text());
     }
     assert_eq!(stand.upstream.count(), 1);
-    // With room again, it is as if they had never been sent.
+    // With free space again, the rejected requests have left no trace.
     stand.kill_and_start();
     for at in 0..5 {
         let answer = stand.post(&format!("full-{at}"), "{}").await;
@@ -61,7 +61,7 @@ async fn a_store_that_fails_refuses_and_nothing_is_sent() {
     assert_eq!(stand.upstream.count(), 6);
 }
 
-/// The same hole, chosen: where the policy says so, requests pass unguarded.
+/// Same behaviour, but chosen: with `on_store_failure = "pass"`, requests pass unguarded.
 #[tokio::test]
 async fn a_store_that_fails_lets_requests_pass_only_where_the_policy_says_so() {
     let stand = stand("[policy]\non_store_failure = \"pass\"\n", Arc::default()).await;
@@ -73,7 +73,7 @@ async fn a_store_that_fails_lets_requests_pass_only_where_the_policy_says_so() {
     }
 }
 
-/// The same hole at the end of a request: an outcome that cannot be stored is no success, and does not run again.
+/// Same bug at the end of a request: an outcome that cannot be stored is not a success, and does not run again.
 #[tokio::test]
 async fn an_outcome_that_cannot_be_stored_is_in_doubt_and_not_run_again() {
     let free = Arc::new(Notify::new());

@@ -1,4 +1,4 @@
-//! Whose key it is, and whether it is the same request.
+//! Bugs of other implementations in the identity of callers and requests.
 
 use crate::{
     Stand, post_with, slow_echo,
@@ -8,12 +8,12 @@ use crate::{
 
 const ALICE: &str = "authorization: Basic YWxpY2U6c2VjcmV0\r\n";
 const BOB: &str = "authorization: Basic Ym9iOnNlY3JldA==\r\n";
-/// Two of one subject, as before and after a refresh, and one of somebody else.
+/// Two tokens of one subject, as before and after a refresh, and one of another subject.
 const TOKEN: &str = "authorization: Bearer eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJpc3MiOiJzaG9wIiwic3ViIjoiYWxpY2UiLCJpYXQiOjF9.c2lnbmF0dXJl1\r\n";
 const REFRESHED: &str = "authorization: Bearer eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJpc3MiOiJzaG9wIiwic3ViIjoiYWxpY2UiLCJpYXQiOjJ9.c2lnbmF0dXJl2\r\n";
 const BOBS_TOKEN: &str = "authorization: Bearer eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJpc3MiOiJzaG9wIiwic3ViIjoiYm9iIiwiaWF0IjoxfQ.c2lnbmF0dXJl3\r\n";
 
-/// The hole: the key is not scoped, so that somebody else gets the first one's body and cookies.
+/// Bug: the key is not scoped, so another client gets the first one's body and cookies.
 #[tokio::test]
 async fn the_same_key_of_two_callers_is_two_keys() {
     let stand = Stand::new("", |arrived| {
@@ -45,7 +45,7 @@ async fn the_same_key_of_two_callers_is_two_keys() {
     assert_eq!(stand.upstream.count(), callers.len());
 }
 
-/// The hole: the credential is part of what is looked up, so that a refreshed one runs it again.
+/// Bug: the credential is part of the lookup, so a retry with a refreshed token runs again.
 #[tokio::test]
 async fn a_refreshed_credential_does_not_run_it_again() {
     let cases = [
@@ -62,13 +62,13 @@ async fn a_refreshed_credential_does_not_run_it_again() {
         assert_eq!(later.verdict(), verdict, "{replay_to}");
         assert_eq!(later.is_replay(), replay_to == "same-scope");
         assert_eq!(stand.upstream.count(), 1, "{replay_to}");
-        // Who sent it gets it all the same.
+        // The original client still gets the replay.
         let again = stand.ask(&post_with("/orders", "r", TOKEN, b"{}")).await;
         assert_eq!((again.is_replay(), again.body), (true, first.body));
     }
 }
 
-/// The hole: method, path or query are not in the fingerprint, so that another request gets this one's answer.
+/// Bug: method, path or query are not in the fingerprint, so another request gets this one's response.
 #[tokio::test]
 async fn the_same_key_for_another_method_path_or_query_is_refused() {
     let stand = Stand::new("", echo).await;
@@ -91,7 +91,7 @@ async fn the_same_key_for_another_method_path_or_query_is_refused() {
     assert_eq!(stand.upstream.count(), 1);
 }
 
-/// The hole: the fingerprint is not looked at, or only once the first request has ended.
+/// Bug: the fingerprint is not compared, or only after the first request has ended.
 #[tokio::test]
 async fn the_same_key_for_another_body_is_refused_at_once_and_later() {
     let stand = Stand::new("", |arrived| slow_echo(arrived, 500)).await;
@@ -99,7 +99,10 @@ async fn the_same_key_for_another_body_is_refused_at_once_and_later() {
     let first = tokio::spawn(async move { ask(address, &post("/orders", "b", b"[1]")).await });
     stand.upstream.reached(1).await;
     assert_eq!(stand.post("b", "[2]").await.verdict(), "422 key-reused");
-    assert!(!first.is_finished(), "it was refused only after a wait");
+    assert!(
+        !first.is_finished(),
+        "the rejection waited for the first request"
+    );
     first.await.unwrap();
     for body in ["[2]", "", "[1", "[1.0]", "[01]"] {
         let other = stand.post("b", body).await;
@@ -109,7 +112,7 @@ async fn the_same_key_for_another_body_is_refused_at_once_and_later() {
     assert_eq!(stand.upstream.count(), 1);
 }
 
-/// The hole: an index of fingerprints over all keys, so that my own order is refused because it equals yours.
+/// Bug: fingerprints are unique across keys, so a client's order is rejected because it equals another client's.
 #[tokio::test]
 async fn equal_requests_under_different_keys_all_run() {
     let stand = Stand::new("", echo).await;
@@ -124,7 +127,7 @@ async fn equal_requests_under_different_keys_all_run() {
     }
 }
 
-/// The hole: the order of a body's members changes the fingerprint.
+/// Bug: the order of a body's members changes the fingerprint.
 #[tokio::test]
 async fn the_order_of_members_and_white_space_make_no_other_request() {
     let stand = Stand::new("", echo).await;
@@ -143,7 +146,7 @@ async fn the_order_of_members_and_white_space_make_no_other_request() {
             "{body}"
         );
     }
-    // A number apart from its neighbour is another request, also where floats cannot tell them apart.
+    // Adjacent numbers are different requests, also where a float cannot represent the difference.
     let other = bodies[1].replace("0993", "0992");
     let other = post_with("/orders", "m", json, other.as_bytes());
     assert_eq!(stand.ask(&other).await.verdict(), "422 key-reused");

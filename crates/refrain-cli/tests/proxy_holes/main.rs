@@ -1,8 +1,8 @@
-//! Every hole that others fell into, held against the real proxy in real bytes.
+//! Known bugs of other idempotency implementations, tested against the real proxy.
 //!
-//! Each test is named for what has to happen, and says which hole it closes.
+//! Each test is named after the correct behaviour, and its comment names the bug.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 #[path = "../kills_support/proxy.rs"]
 mod proxy;
@@ -24,7 +24,7 @@ use proxy::{Proxy, Setup};
 use upstream::{Act, Arrived, Upstream};
 use wire::{Message, Wire, ask, post, request};
 
-/// A proxy in front of a service that the test wrote.
+/// A proxy in front of a scripted service.
 struct Stand {
     upstream: Upstream,
     setup: Setup,
@@ -32,7 +32,7 @@ struct Stand {
 }
 
 impl Stand {
-    /// `settings` is the rest of the refrain.toml.
+    /// Starts both; `settings` is the rest of the refrain.toml.
     async fn new(
         settings: &str,
         answer: impl Fn(&Arrived) -> Vec<Act> + Send + Sync + 'static,
@@ -47,7 +47,7 @@ impl Stand {
         }
     }
 
-    /// Sends bytes on a connection of their own.
+    /// Sends a request on a new connection.
     async fn ask(&self, bytes: &[u8]) -> Message {
         ask(self.proxy.address, bytes).await
     }
@@ -56,7 +56,7 @@ impl Stand {
         self.ask(&post("/orders", key, body.as_bytes())).await
     }
 
-    /// The value of a metric without labels; empty where it is not shown.
+    /// The value of a metric without labels; empty if it is missing.
     async fn metric(&self, name: &str) -> String {
         let admin = self.proxy.admin;
         let request = format!("GET /metrics HTTP/1.1\r\nhost: {admin}\r\n\r\n");
@@ -70,21 +70,21 @@ impl Stand {
         Wire::open(self.proxy.address).await.unwrap()
     }
 
-    /// Kills the proxy with -9 and starts it on what it left behind.
+    /// Kills the proxy with SIGKILL and restarts it on the same store.
     fn kill_and_start(&mut self) {
         self.proxy.kill();
         self.proxy = self.setup.start();
     }
 }
 
-/// As [`upstream::echo`], after a while.
+/// [`upstream::echo`] after a delay.
 fn slow_echo(arrived: &Arrived, millis: u64) -> Vec<Act> {
     let mut acts = vec![Act::Sleep(Duration::from_millis(millis))];
     acts.extend(upstream::echo(arrived));
     acts
 }
 
-/// A request with a key and more headers, each with its line break.
+/// Bytes of a request with a key and more headers, each with its line break.
 fn post_with(target: &str, key: &str, headers: &str, body: &[u8]) -> Vec<u8> {
     let headers = format!("idempotency-key: {key}\r\n{headers}");
     request("POST", target, &headers, body)

@@ -1,6 +1,10 @@
-//! A service that writes receipts, the real proxy in front of it, and every way in which an answer gets lost between the two.
+//! A service that writes receipts behind the real proxy, and every way in which a response between the two gets lost.
 
-#![allow(dead_code, unused_imports, reason = "no test file needs all of it")]
+#![allow(
+    dead_code,
+    unused_imports,
+    reason = "each test file uses only part of this module"
+)]
 
 mod place;
 mod service;
@@ -15,14 +19,14 @@ use crate::{
     support::{Client, HttpResponse, PATIENCE, call, get, request, until},
 };
 
-/// What runs: the proxy, the service behind it, and that one's database, which is dropped last.
+/// The proxy, the service behind it, and the service's database, which is dropped last.
 pub(crate) struct Stage {
     proxy: Proxy,
     service: Service,
     place: ServiceDatabase,
 }
 
-/// Has a service paid through the proxy while answers get lost, and looks into its ledger.
+/// Sends payments to a service through the proxy while responses get lost, and checks its ledger.
 pub(crate) fn check(start: impl Fn(&ServiceDatabase) -> Service) {
     let place = ServiceDatabase::new();
     let service = start(&place);
@@ -52,10 +56,10 @@ pub(crate) fn check(start: impl Fn(&ServiceDatabase) -> Service) {
 }
 
 impl Stage {
-    /// Until a connection to the service is sound again: one that failed may close it unannounced,
-    /// and what goes into that is honestly in doubt, which is not what is tried here.
+    /// Waits until the connection to the service works again: the service may close it unannounced after a failure,
+    /// and a request sent on it would have an unknown outcome, which is not tested here.
     fn rest(&self) {
-        until("the connection is sound", || {
+        until("the connection works", || {
             call(self.proxy.address, get("/ledger")).status == 200
         });
     }
@@ -64,7 +68,7 @@ impl Stage {
         call(self.proxy.address, payment(key, fail))
     }
 
-    /// Retries as a client does, until there is an answer that says how it ended.
+    /// Retries as a client does, until the response is final.
     fn paid(&self, key: &str) -> HttpResponse {
         let since = tokio::time::Instant::now();
         loop {
@@ -97,7 +101,7 @@ impl Stage {
         });
     }
 
-    /// It commits, and nobody hears of it: the first caller and all others get what the receipt says.
+    /// The service commits and its response is lost: the first client and all others get the receipt's response.
     fn lose_answers(&mut self) {
         for fault in [
             "error-after-commit",
@@ -115,7 +119,7 @@ impl Stage {
         }
     }
 
-    /// It does not commit: the next retry runs.
+    /// The service does not commit: the next retry runs.
     fn lose_attempts(&mut self) {
         for (fault, status) in [
             ("error-before-commit", 500),
@@ -133,7 +137,7 @@ impl Stage {
         }
     }
 
-    /// Duplicates at the same moment, while the answer to the first is lost.
+    /// Concurrent duplicates, while the response to the first request is lost.
     fn burst(&self) {
         self.rest();
         let answers: Vec<_> = thread::scope(|scope| {
@@ -148,7 +152,7 @@ impl Stage {
         assert_eq!(self.place.payments_of("burst"), 1);
     }
 
-    /// The proxy is killed with -9 while the service is at it, before and after it has committed.
+    /// Kills the proxy with SIGKILL during a request, before and after the service commits.
     fn kill_the_proxy(&mut self, setup: &Setup) {
         for fault in ["hang-after-commit", "hang-before-commit"] {
             let key = format!("killed-{fault}");
@@ -162,7 +166,7 @@ impl Stage {
                 _ => thread::sleep(Duration::from_millis(300)),
             }
             self.proxy.kill();
-            // What hangs before its commit is over with the process.
+            // Restarting the service ends a request that hangs before its commit.
             self.service.restart();
             self.proxy = setup.start();
             self.check_paid(&key, fault);
@@ -182,7 +186,7 @@ impl Stage {
     }
 }
 
-/// A payment whose customer is its key, so that the ledger tells payments apart.
+/// A payment whose customer is its key, so that the ledger distinguishes payments.
 fn payment(key: &str, fail: &str) -> Vec<u8> {
     let body = format!("{{\"customer\":\"{key}\",\"amount\":20}}");
     let headers = [
@@ -193,7 +197,7 @@ fn payment(key: &str, fail: &str) -> Vec<u8> {
     request("POST /v1/payments", &headers, body.as_bytes())
 }
 
-/// The admin listener answers only to those who call it by its own name.
+/// The admin listener only accepts its own address as `Host`.
 pub(crate) fn ask_admin(admin: SocketAddr, path: &str) -> HttpResponse {
     call(
         admin,
@@ -201,7 +205,7 @@ pub(crate) fn ask_admin(admin: SocketAddr, path: &str) -> HttpResponse {
     )
 }
 
-/// Whether somebody listens there.
+/// Whether a process listens on the address.
 fn is_open(address: SocketAddr) -> bool {
     std::net::TcpStream::connect(address).is_ok()
 }

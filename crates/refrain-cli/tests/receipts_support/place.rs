@@ -14,12 +14,12 @@ pub(crate) struct ServiceDatabase {
 
 fn server() -> String {
     std::env::var("REFRAIN_TEST_POSTGRES_URL").expect(
-        "REFRAIN_TEST_POSTGRES_URL names no server; `cargo xtask test` starts one and sets it",
+        "REFRAIN_TEST_POSTGRES_URL is not set; `cargo xtask test` starts PostgreSQL and sets it",
     )
 }
 
 impl ServiceDatabase {
-    /// With both tables, that of receipts made as an operator makes it.
+    /// With both tables; that of receipts is created with the SQL that operators use.
     pub(crate) fn new() -> Self {
         let place = Self::empty();
         place.run("CREATE TABLE payments (id bigserial PRIMARY KEY, customer text NOT NULL, amount bigint NOT NULL)");
@@ -72,7 +72,7 @@ impl ServiceDatabase {
 
 impl Drop for ServiceDatabase {
     fn drop(&mut self) {
-        // What a service left in the middle of a transaction holds its tables.
+        // A service that died in a transaction may still hold locks on its tables.
         let sql = format!("SET lock_timeout = '5s'; DROP SCHEMA {} CASCADE", self.name);
         let dropping = self.client.batch_execute(&sql);
         if let Err(error) = self.runtime.block_on(dropping) {

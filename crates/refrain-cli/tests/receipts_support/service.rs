@@ -1,4 +1,4 @@
-//! The examples as processes: made ready once, started on a port of their own, killed and started again.
+//! The example services as processes: installed once, started on their own port, killed and restarted.
 
 use std::{
     fs,
@@ -13,7 +13,7 @@ use refrain_testkit::servers::free_port;
 use super::{ServiceDatabase, is_open};
 use crate::support::until;
 
-/// A running example. Dropped, it is killed.
+/// A running example; killed on drop.
 pub(crate) struct Service {
     child: Child,
     start: Box<dyn Fn() -> Command>,
@@ -36,14 +36,14 @@ impl Service {
         }
     }
 
-    /// Starts it again once it has died.
+    /// Restarts the service if it has died.
     pub(crate) fn revive(&mut self) {
         let child = &mut self.child;
         until("the service dies", || child.try_wait().unwrap().is_some());
         self.child = spawn((self.start)(), &self.log, self.address);
     }
 
-    /// Kills it with -9 and starts it again.
+    /// Kills the service with SIGKILL and restarts it.
     pub(crate) fn restart(&mut self) {
         self.kill();
         self.child = spawn((self.start)(), &self.log, self.address);
@@ -77,11 +77,14 @@ fn spawn(mut command: Command, log: &Path, address: SocketAddr) -> Child {
         .spawn();
     let mut child = child.unwrap_or_else(|error| panic!("{command:?}: {error}"));
     until("the service listens", || is_open(address));
-    assert!(child.try_wait().unwrap().is_none(), "the service has ended");
+    assert!(
+        child.try_wait().unwrap().is_none(),
+        "the service has exited"
+    );
     child
 }
 
-/// examples/receipts-python, in an environment of its own.
+/// examples/receipts-python, in its own virtual environment.
 pub(crate) fn python(place: &ServiceDatabase) -> Service {
     let folder = example("receipts-python");
     let environment = made("receipts-python");
@@ -126,7 +129,7 @@ pub(crate) fn python(place: &ServiceDatabase) -> Service {
     })
 }
 
-/// examples/receipts-node, with its packages beside the build.
+/// examples/receipts-node, with its packages in the target folder.
 pub(crate) fn node(place: &ServiceDatabase) -> Service {
     let folder = example("receipts-node");
     let packages = made("receipts-node");
@@ -158,7 +161,7 @@ pub(crate) fn node(place: &ServiceDatabase) -> Service {
     })
 }
 
-/// examples/receipts-rust, built as this test is.
+/// examples/receipts-rust, built with the profile of this test.
 pub(crate) fn rust(place: &ServiceDatabase) -> Service {
     let refrain = Path::new(env!("CARGO_BIN_EXE_refrain"));
     let folder = refrain.parent().unwrap();
@@ -190,12 +193,12 @@ fn example(name: &str) -> PathBuf {
     path.canonicalize().unwrap().join(name)
 }
 
-/// A path below the build's folder.
+/// A path below the target folder.
 fn made(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
 
-/// Makes a folder ready, unless it is so for the same wishes already.
+/// Prepares a folder, unless it was prepared with the same requirements before.
 fn once(folder: &Path, wanted: &str, make: impl FnOnce()) {
     let note = folder.join("made-for");
     if fs::read_to_string(&note).is_ok_and(|made_for| made_for == wanted) {
@@ -206,7 +209,7 @@ fn once(folder: &Path, wanted: &str, make: impl FnOnce()) {
     fs::write(note, wanted).unwrap();
 }
 
-/// Runs to its end; a failure, such as for want of a network, fails the test and says why.
+/// Runs the command to its end; a failure, such as a missing network, fails the test with its output.
 fn done(command: &mut Command) {
     let output = command.output();
     let output = output.unwrap_or_else(|error| {

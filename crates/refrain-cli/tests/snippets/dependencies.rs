@@ -1,6 +1,6 @@
 //! A reader copies the dependency lines of a page, and the code of the page does not compile with them.
 //!
-//! Each such page becomes a project of its own, outside the workspace: its features are those that the lines name, no others.
+//! Each such page becomes a project outside the workspace, with only the features that its lines name.
 
 use std::{
     fs,
@@ -12,10 +12,10 @@ use super::{pages::Page, read_by_users, root};
 
 /// Where pages expect a checkout of this project.
 const CHECKOUT: &str = "../refrain/";
-/// What Rust blocks hide from readers.
+/// Prefix of lines that Rust blocks hide from readers.
 const HIDDEN: &str = "# ";
 
-/// A page that tells what to put into Cargo.toml.
+/// A page with lines for Cargo.toml.
 struct Project {
     place: String,
     dependencies: String,
@@ -41,7 +41,7 @@ fn projects() -> Vec<Project> {
     projects
 }
 
-/// The first Rust block behind the dependency lines.
+/// The first Rust block after the dependency lines.
 fn code_after(page: &Page, line: usize) -> String {
     let blocks = page.blocks();
     let code = blocks
@@ -54,7 +54,7 @@ fn code_after(page: &Page, line: usize) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Writes the project and lets cargo check it, with the versions of our own lock file and nothing from the network.
+/// Writes the project and runs `cargo check`, with the versions of our lock file and without network.
 fn check(project: &Project) -> Result<(), String> {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), project);
@@ -94,7 +94,7 @@ fn write(folder: &Path, project: &Project) {
     fs::write(folder.join(file), &project.code).unwrap();
 }
 
-/// Kept between runs, below the workspace's own.
+/// Target folder, kept between runs below that of the workspace.
 fn target() -> PathBuf {
     root().join("target/snippets")
 }

@@ -1,4 +1,4 @@
-//! A reader copies the right half of an example, and `refrain lint` still complains; or the wrong half, and it says nothing.
+//! A reader copies the right half of an example and `refrain lint` reports it, or the wrong half and it does not.
 
 use std::{fs, process::Command};
 
@@ -20,7 +20,7 @@ const LANGUAGES: [(&str, &str); 8] = [
     ("java", "java"),
     ("rust", "rs"),
 ];
-/// What a file of rules begins a table with, and code that breaks a rule with the example of such a file, but not without.
+/// Start of a table in a rule file, and code that breaks a rule only with the example of such a file.
 const RULES: [(&str, &str, &str); 2] = [
     ("[[rule", "legacy.pay(order, 20)\n", "no-legacy-pay"),
     (
@@ -44,7 +44,7 @@ pub(super) enum Example {
         rule: String,
         text: String,
     },
-    /// A file of rules, and what it finds.
+    /// A rule file and its finding.
     Rules {
         text: String,
         code: &'static str,
@@ -81,7 +81,7 @@ impl Example {
     }
 }
 
-/// Whether a block of TOML is a file of rules.
+/// Whether a TOML block is a rule file.
 pub(super) fn is_rules(block: &Block<'_>) -> bool {
     RULES.iter().any(|(begin, ..)| has(block, begin))
 }
@@ -90,7 +90,7 @@ fn has(block: &Block<'_>, begin: &str) -> bool {
     block.lines.iter().any(|line| line.starts_with(begin))
 }
 
-/// The rules that `refrain lint` finds broken in this code, with this file of further rules.
+/// Rules that `refrain lint` reports for this code, with additional rules from this file.
 fn broken(code: &str, extension: &str, rules: Option<&str>) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
     let opening = if extension == "php" { "<?php\n" } else { "" };

@@ -1,14 +1,14 @@
-//! A reader copies a command from a page, and it does something else than the page shows.
+//! A reader copies a command from a page, and it does not do what the page shows.
 //!
 //! Every code block in README.md and docs/ is covered:
 //! - `sh` and `console` blocks run here, page by page, in the order of the page, with the real command;
 //! - `rust` blocks are documentation tests of the crate that includes the page;
 //! - `toml` blocks are accepted by `refrain check` (tests/book.rs), and dependency lines build here;
-//! - examples of what `refrain lint` finds are linted, the wrong half and the right one, and its rule files are read;
+//! - examples of `refrain lint` findings are linted, the wrong half and the right one, and its rule files are read;
 //! - `sql` blocks run on a real PostgreSQL;
-//! - blocks marked `not-run` are excerpts, or need what no test has; the mark is the only way out.
+//! - blocks marked `not-run` are excerpts, or need something that no test has; there is no other exception.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::{fs, path::Path};
 
@@ -21,11 +21,11 @@ mod session;
 use pages::Page;
 use session::Session;
 
-/// The mark of a block that nothing runs.
+/// Mark of a block that no test runs.
 const NOT_RUN: &str = "not-run";
-/// Blocks of these show output or data, never something to type.
+/// Languages of blocks that show output or data, never input.
 const SHOWN: [&str; 3] = ["text", "json", "ini"];
-/// First words of lines that readers type into a shell or a client of a server.
+/// First words of lines that readers type into a shell or a server's client.
 const TYPED: [&str; 21] = [
     "$",
     "cargo",
@@ -55,7 +55,7 @@ fn root() -> std::path::PathBuf {
     root.canonicalize().unwrap()
 }
 
-/// The pages that readers follow; those below `reference` are generated from the command itself.
+/// Pages that readers follow; those below `reference` are generated from the command itself.
 fn read_by_users() -> impl Iterator<Item = Page> {
     let is_read = |page: &Page| {
         page.path == "README.md"
@@ -115,7 +115,7 @@ fn commands_are_told_from_output() {
     }
 }
 
-/// Pages that a crate includes into its documentation, so that their Rust is compiled and run.
+/// Pages that a crate includes in its documentation, so that their Rust is compiled and run.
 fn doc_tested_pages() -> Vec<String> {
     let mut pages = Vec::new();
     for folder in fs::read_dir(root().join("crates")).unwrap() {
@@ -144,7 +144,7 @@ fn the_commands_on_every_page_do_what_it_shows() {
     assert!(commands > 25, "only {commands} commands were run");
 }
 
-/// The two commands that the README opens with are what CI runs.
+/// CI runs the two commands at the top of the README.
 #[test]
 fn the_first_two_commands_are_run_by_ci() {
     let readme = fs::read_to_string(root().join("README.md")).unwrap();

@@ -1,8 +1,8 @@
-//! Runs the commands of one page in a folder of its own.
+//! Runs the commands of one page in its own folder.
 //!
-//! Servers (a proxy, a service in the background) stay up until the page ends.
-//! Ports that pages name are replaced by free ones, so that pages run beside anything else on the machine.
-//! A comment `<!-- setup` … `-->` holds commands that run at that place and that readers do not see.
+//! Servers (a proxy, a service in the background) stay up until the end of the page.
+//! Ports on pages are replaced by free ones, so that pages run beside anything else on the machine.
+//! A comment `<!-- setup` … `-->` contains commands that run at that point and that readers do not see.
 
 use std::{
     collections::BTreeMap,
@@ -22,28 +22,28 @@ use tempfile::TempDir;
 
 use super::{NOT_RUN, pages::Page, root};
 
-/// The ports that pages name.
+/// Ports that appear on pages.
 const PORTS: [u16; 7] = [3000, 3999, 8080, 8377, 8378, 8379, 8380];
 /// How long a server may take to be ready; the machine may be busy.
 const READY_TRIES_MAX: u32 = 6_000;
 const READY_PAUSE: Duration = Duration::from_millis(10);
-/// What stands between the commands and readers.
+/// Start of a comment with hidden commands.
 const SETUP: &str = "<!-- setup";
 const SETUP_END: &str = "-->";
-/// Any text, in output that a page shows.
+/// Stands for any text in the output that a page shows.
 const ANY: char = '…';
 
-/// One page's commands, its folder and its servers.
+/// The commands of a page, its folder and its servers.
 pub(super) struct Session<'p> {
     page: &'p Page,
     folder: TempDir,
     ports: BTreeMap<u16, u16>,
     servers: Vec<Child>,
-    /// How many blocks were run.
+    /// Number of blocks that were run.
     pub(super) commands: usize,
 }
 
-/// A piece of a page that runs as a whole.
+/// A block of a page that runs as a unit.
 struct Script {
     place: String,
     language: String,
@@ -63,7 +63,7 @@ impl<'p> Session<'p> {
         }
     }
 
-    /// Runs everything on the page, up to what does not do as shown.
+    /// Runs the whole page, up to the first difference.
     pub(super) fn play(&mut self) -> Result<(), String> {
         for script in scripts(self.page) {
             self.commands += 1;
@@ -77,7 +77,7 @@ impl<'p> Session<'p> {
         Ok(())
     }
 
-    /// Runs the lines of a `sh` block; what a comment behind a command says must be in its output.
+    /// Runs the lines of a `sh` block; text in a comment after a command must be in its output.
     fn run(&mut self, script: &Script) -> Result<(), String> {
         let mut output = String::new();
         for line in commands(&self.with_ports(&script.text)) {
@@ -90,7 +90,7 @@ impl<'p> Session<'p> {
         Ok(())
     }
 
-    /// Runs the lines behind `$ ` of a `console` block and compares what follows each with its output.
+    /// Runs the lines after `$ ` of a `console` block, and compares the output of each with the following lines.
     fn compare(&mut self, script: &Script) -> Result<(), String> {
         let text = self.with_ports(&script.text);
         let mut parts = text.split("$ ");
@@ -128,7 +128,7 @@ impl<'p> Session<'p> {
         }
     }
 
-    /// Starts a server and waits until it is ready: it has printed something, or its ports answer.
+    /// Starts a server and waits until it is ready: it has printed something, or its ports accept connections.
     fn serve(&mut self, line: &str) -> Result<(), String> {
         let line = line.trim_end().trim_end_matches('&');
         let log = |name: &str| {
@@ -169,7 +169,7 @@ impl<'p> Session<'p> {
         Err(format!("`{line}` was never ready"))
     }
 
-    /// What the newest server has printed.
+    /// Output of the newest server.
     fn served(&self) -> String {
         let log = format!("{}.out", self.servers.len() - 1);
         fs::read_to_string(self.folder.path().join(log)).unwrap()
@@ -197,7 +197,7 @@ impl<'p> Session<'p> {
         command
     }
 
-    /// The text with free ports, and with the addresses that a command would take by itself.
+    /// Replaces ports by free ones, and adds the addresses that a command would use by default.
     fn with_ports(&self, text: &str) -> String {
         let text = text.replace("cargo run --release -- ", "refrain ");
         let chaos = "refrain chaos --upstream";
@@ -238,7 +238,7 @@ impl Drop for Session<'_> {
     }
 }
 
-/// What runs on a page, in the page's order.
+/// The blocks of a page that run, in order.
 fn scripts(page: &Page) -> Vec<Script> {
     let mut scripts = Vec::new();
     for block in page.blocks() {
@@ -275,7 +275,7 @@ fn scripts(page: &Page) -> Vec<Script> {
     scripts.into_iter().map(|(_, script)| script).collect()
 }
 
-/// The lines, joined where a command goes on: behind a backslash or within quotes.
+/// The lines, joined where a command continues: after a backslash or within quotes.
 fn commands(text: &str) -> Vec<String> {
     let mut whole: Vec<String> = Vec::new();
     let (mut is_cut, mut is_quoted) = (false, false);
@@ -295,7 +295,7 @@ fn commands(text: &str) -> Vec<String> {
     whole
 }
 
-/// Whether a command stays up: it is one of ours that serves, or it is sent to the background.
+/// Whether a command stays up: a `refrain` command that serves, or any command in the background.
 fn is_server(line: &str) -> bool {
     let serves = [
         "refrain proxy",
@@ -306,7 +306,7 @@ fn is_server(line: &str) -> bool {
     line.trim_end().ends_with('&') || serves.iter().any(|it| line.contains(it))
 }
 
-/// A remark names pieces of the output, between commas, up to a semicolon.
+/// Checks a remark: it lists parts of the output, separated by commas, up to a semicolon.
 fn expected(remark: &str, output: &str) -> Result<(), String> {
     let named = remark.split(';').next().unwrap_or_default();
     let output_lower = output.to_lowercase();
@@ -319,7 +319,7 @@ fn expected(remark: &str, output: &str) -> Result<(), String> {
     }
 }
 
-/// Whether the output is what a page shows, with any text where the page has dots.
+/// Whether the output equals what a page shows, with any text in place of `…`.
 fn fits(shown: &str, output: &str) -> bool {
     if shown.is_empty() {
         return true;
@@ -342,7 +342,7 @@ fn fits(shown: &str, output: &str) -> bool {
     shown.ends_with(ANY) || rest.is_empty()
 }
 
-/// Runs statements on PostgreSQL, in a schema of their own with the tables that `refrain migrate` makes, and takes them back.
+/// Runs statements on PostgreSQL, in a new schema with the tables of `refrain migrate`, and rolls them back.
 fn sql(text: &str) -> Result<(), String> {
     let made = ["--receipts", "--queue", "--outbox"].map(|table| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_refrain"));
@@ -379,7 +379,7 @@ fn sql(text: &str) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    //! A runner that takes everything for shown would let every page lie.
+    //! A comparison that accepts everything would accept every wrong page.
 
     use super::*;
 

@@ -1,4 +1,4 @@
-//! A client that says what it likes, byte by byte, and reads answers strictly.
+//! A client that sends arbitrary bytes and parses responses strictly.
 
 use std::{
     io::{ErrorKind, Read as _, Write as _},
@@ -19,7 +19,7 @@ pub(crate) struct HttpResponse {
     pub(crate) status: u16,
     pub(crate) head: String,
     pub(crate) body: Vec<u8>,
-    /// As they came, each with its end of line.
+    /// As received, each with its line end.
     pub(crate) trailers: String,
 }
 
@@ -35,13 +35,13 @@ impl Client {
         }
     }
 
-    /// Sends what it is given. That the other side has closed already shows when reading.
+    /// Sends bytes. If the proxy has closed the connection, the next read reports it.
     pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) -> &mut Self {
         let _ = self.stream.write_all(bytes.as_ref());
         self
     }
 
-    /// To send in another thread meanwhile.
+    /// A second handle, to send from another thread.
     pub(crate) fn sender(&self) -> TcpStream {
         self.stream.try_clone().unwrap()
     }
@@ -51,17 +51,18 @@ impl Client {
         self
     }
 
-    /// The next answer to a request that is not `HEAD`.
+    /// The next response to a request other than `HEAD`.
     pub(crate) fn answer(&mut self) -> HttpResponse {
-        self.try_answer().expect("an answer before the end")
+        self.try_answer()
+            .expect("a response before the end of the connection")
     }
 
-    /// The next answer; `None` where the connection ends before its first byte.
+    /// The next response; `None` if the connection ends before its first byte.
     pub(crate) fn try_answer(&mut self) -> Option<HttpResponse> {
         loop {
             let answer = self.head()?;
             match answer.status {
-                // An interim answer is followed by the real one.
+                // An interim response is followed by the final one.
                 100..=199 if answer.status != 101 => {}
                 101 | 204 | 304 => return Some(answer),
                 _ => return Some(self.with_body(answer)),
@@ -69,7 +70,7 @@ impl Client {
         }
     }
 
-    /// The next head, with nothing read of what follows it.
+    /// The next head; no byte after it is consumed.
     pub(crate) fn head(&mut self) -> Option<HttpResponse> {
         let end = loop {
             if let Some(at) = find(&self.buffer, b"\r\n\r\n") {
@@ -114,7 +115,7 @@ impl Client {
         answer
     }
 
-    /// The next chunk; `None` for the last one, whose trailers come next.
+    /// The next chunk; `None` for the last one, which is followed by the trailers.
     pub(crate) fn chunk(&mut self) -> Option<Vec<u8>> {
         let line = self.line();
         let len = usize::from_str_radix(line.trim_end(), 16).unwrap();
@@ -142,7 +143,7 @@ impl Client {
         self.buffer.drain(..len).collect()
     }
 
-    /// Whether the other side has closed without another byte.
+    /// Whether the proxy has closed the connection without another byte.
     pub(crate) fn is_closed(&mut self) -> bool {
         self.buffer.is_empty() && !self.fill() && self.buffer.is_empty()
     }
@@ -151,7 +152,7 @@ impl Client {
         String::from_utf8_lossy(&self.buffer).into_owned()
     }
 
-    /// Reads some more; `false` at the end.
+    /// Reads more bytes; `false` at the end.
     fn fill(&mut self) -> bool {
         let mut bytes = [0; 64 << 10];
         match self.stream.read(&mut bytes) {
@@ -160,13 +161,13 @@ impl Client {
                 len > 0
             }
             Err(error) if error.kind() == ErrorKind::ConnectionReset => false,
-            Err(error) => panic!("{error}; came so far: {:?}", self.buffered()),
+            Err(error) => panic!("{error}; received so far: {:?}", self.buffered()),
         }
     }
 }
 
 impl HttpResponse {
-    /// A header's value; `None` where there is none, and a failure where there are two.
+    /// A header's value; `None` if it is missing. Panics if there are two.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let mut values = self.head.lines().filter_map(|line| {
             let (found, value) = line.split_once(':')?;
@@ -185,12 +186,12 @@ impl HttpResponse {
         std::str::from_utf8(&self.body).unwrap()
     }
 
-    /// Whether it is a replay.
+    /// Whether the response is a replay.
     pub(crate) fn is_replay(&self) -> bool {
         self.header("idempotent-replayed") == Some("true")
     }
 
-    /// The problem's code, where it is one of ours.
+    /// Problem code, if the response is one of Refrain's problems.
     pub(crate) fn code(&self) -> Option<String> {
         if self.header("content-type") != Some("application/problem+json") {
             return None;
@@ -200,7 +201,7 @@ impl HttpResponse {
     }
 }
 
-/// A request's bytes, with a length where there is a body.
+/// Bytes of a request, with a length if it has a body.
 pub(crate) fn request(start: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
     let mut bytes = format!("{start} HTTP/1.1\r\nhost: shop.test\r\n").into_bytes();
     for (name, value) in headers {
@@ -219,17 +220,17 @@ pub(crate) fn post(key: &str, body: &str) -> Vec<u8> {
     request("POST /orders", &[("idempotency-key", key)], body.as_bytes())
 }
 
-/// `GET` without anything.
+/// `GET` without headers.
 pub(crate) fn get(path: &str) -> Vec<u8> {
     request(&format!("GET {path}"), &[], b"")
 }
 
-/// A request without a body to a server that goes by its own name.
+/// A request without a body, with the server's address as `Host`.
 pub(crate) fn request_to(address: SocketAddr, start: &str) -> Vec<u8> {
     format!("{start} HTTP/1.1\r\nhost: {address}\r\n\r\n").into()
 }
 
-/// One request over a connection of its own.
+/// Sends one request on a new connection.
 pub(crate) fn call(address: SocketAddr, bytes: impl AsRef<[u8]>) -> HttpResponse {
     Client::connect(address).send(bytes).answer()
 }

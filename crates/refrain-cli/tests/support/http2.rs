@@ -1,4 +1,4 @@
-//! Frames of HTTP/2 by hand: a library would not let us write what these tests write.
+//! Hand-written HTTP/2 frames: a library would not send the invalid ones that these tests need.
 
 use std::{
     io::{Read as _, Write as _},
@@ -14,14 +14,14 @@ const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 const GOAWAY: u8 = 7;
 const WINDOW_UPDATE: u8 = 8;
-/// The setting that says how much of each body may be sent ahead.
+/// Identifier of SETTINGS_INITIAL_WINDOW_SIZE.
 const INITIAL_WINDOW: [u8; 2] = [0, 4];
 const FRAME_MAX: usize = 16 << 10;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 const ACK: u8 = 1;
 
-/// A connection that has said its first words, with `window` bytes of room for each answer.
+/// Connects and sends preface and settings, with a window of `window` bytes for each response.
 pub(crate) fn connect(address: SocketAddr, window: u32) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -32,7 +32,7 @@ pub(crate) fn connect(address: SocketAddr, window: u32) -> TcpStream {
     stream
 }
 
-/// A head, and whether a body follows. Each field stands as it is: neither indexed nor Huffman-coded, and checked by nobody.
+/// A HEADERS frame. Fields are literal: neither indexed nor Huffman-coded, and not validated.
 pub(crate) fn head(stream: u32, fields: &[(&str, &str)], has_body: bool) -> Vec<u8> {
     let mut block = Vec::new();
     for (name, value) in fields {
@@ -46,7 +46,7 @@ pub(crate) fn head(stream: u32, fields: &[(&str, &str)], has_body: bool) -> Vec<
     frame(HEADERS, END_HEADERS | end, stream, &block)
 }
 
-/// The last piece of a body.
+/// The last DATA frame of a body.
 pub(crate) fn body(stream: u32, bytes: &[u8]) -> Vec<u8> {
     frame(DATA, END_STREAM, stream, bytes)
 }
@@ -64,7 +64,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Sends one request; answers the status, or `None` where it is refused with a reset.
+/// Sends one request; returns the status, or `None` if the stream is reset.
 pub(crate) fn call(
     address: SocketAddr,
     fields: &[(&str, &str)],
@@ -77,7 +77,7 @@ pub(crate) fn call(
     answer(&mut stream)
 }
 
-/// The status of the next answer; `None` where there is none.
+/// The status of the next response; `None` if there is none.
 pub(crate) fn answer(stream: &mut TcpStream) -> Option<u16> {
     loop {
         let frame = next(stream)?;
@@ -89,7 +89,7 @@ pub(crate) fn answer(stream: &mut TcpStream) -> Option<u16> {
     }
 }
 
-/// A frame as it came.
+/// A received frame.
 struct Frame {
     kind: u8,
     flags: u8,
@@ -112,7 +112,7 @@ fn next(stream: &mut TcpStream) -> Option<Frame> {
     })
 }
 
-/// How much may be sent ahead: on the connection, and of the one body.
+/// Send windows of the connection and of the one stream.
 struct Windows {
     connection: i64,
     body: i64,
@@ -139,9 +139,9 @@ impl Windows {
     }
 }
 
-/// Sends a request with a body of `len` bytes to its end, whatever is answered meanwhile.
+/// Sends a request with a body of `len` bytes to its end, even if the response arrives earlier.
 ///
-/// Answers the status, or why it could not send all of it or got no answer.
+/// Returns the status, or why the body could not be sent or no response arrived.
 pub(crate) fn upload(
     address: SocketAddr,
     fields: &[(&str, &str)],
@@ -177,7 +177,7 @@ pub(crate) fn upload(
             }
             RST_STREAM => return Err(format!("reset with {left} bytes left: {:?}", frame.payload)),
             SETTINGS if frame.flags & ACK == 0 => {
-                // Only now the other side goes by them.
+                // The peer applies its settings only after this acknowledgement.
                 let _ = stream.write_all(&self::frame(SETTINGS, ACK, 0, &[]));
                 windows.take_in(&frame);
             }
@@ -187,7 +187,7 @@ pub(crate) fn upload(
     }
 }
 
-/// The first field of an answer is its status: one of the well-known ones, or a literal value of that name.
+/// Decodes the status, the first field of a response: an index of the static table, or a literal value.
 fn status(block: &[u8]) -> u16 {
     const KNOWN: [u16; 7] = [200, 204, 206, 304, 400, 404, 500];
     match *block {
@@ -202,11 +202,11 @@ fn status(block: &[u8]) -> u16 {
             };
             String::from_utf8(digits).unwrap().parse().unwrap()
         }
-        _ => panic!("the answer does not start with its status: {block:x?}"),
+        _ => panic!("the response does not start with its status: {block:x?}"),
     }
 }
 
-/// Decodes Huffman-coded digits: 0 to 2 have five bits, the others six. What is left at the end is filled with ones.
+/// Decodes Huffman-coded digits: 0 to 2 have five bits, the others six. The padding is ones.
 fn digits(coded: &[u8]) -> Vec<u8> {
     let bit = |at: usize| coded[at / 8] >> (7 - at % 8) & 1;
     let bits = |from: usize, len: usize| (from..from + len).fold(0, |all, at| all << 1 | bit(at));

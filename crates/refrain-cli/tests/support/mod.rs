@@ -1,7 +1,11 @@
-//! The stage of the proxy's tests: the real binary, an upstream that writes down every byte, and a client that says what it likes.
+//! Test setup for the proxy: the real binary, an upstream that records every byte, and a client that sends any bytes.
 
-#![allow(dead_code, unused_imports, reason = "no test file needs all of it")]
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(
+    dead_code,
+    unused_imports,
+    reason = "each test file uses only part of this module"
+)]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod client;
 pub(crate) mod http2;
@@ -14,12 +18,12 @@ pub(crate) use client::{Client, HttpResponse, call, get, post, request, request_
 pub(crate) use proxy::{Proxy, Starting};
 pub(crate) use upstream::{AfterResponse, Parked, Seen, Upstream, answer, respond};
 
-/// How long anything may take before a test has failed.
+/// How long any step may take before the test fails.
 pub(crate) const PATIENCE: Duration = refrain_testkit::wait::PATIENCE;
 
 pub(crate) use refrain_testkit::wait::until_blocking as until;
 
-/// A command that becomes another one with the rights of nobody in particular; empty where these tests have no others.
+/// Prefix that runs a command as an unprivileged user; empty if the tests are not run as root.
 pub(crate) fn unprivileged() -> &'static [&'static str] {
     match rustix::process::geteuid().is_root() {
         true => &[
@@ -32,7 +36,7 @@ pub(crate) fn unprivileged() -> &'static [&'static str] {
     }
 }
 
-/// The place of `needle` in `bytes`.
+/// Offset of `needle` in `bytes`.
 pub(crate) fn find(bytes: &[u8], needle: &[u8]) -> Option<usize> {
     bytes
         .windows(needle.len())

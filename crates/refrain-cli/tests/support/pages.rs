@@ -1,4 +1,4 @@
-//! The pages that show people how the command is used, and the code blocks in them.
+//! The pages of the documentation, and their code blocks.
 
 use std::{
     fs,
@@ -11,28 +11,28 @@ pub(crate) struct Page {
     pub(crate) text: String,
 }
 
-/// What stands between two fences.
-#[allow(dead_code, reason = "not every test file asks for all of it")]
+/// A fenced code block.
+#[allow(dead_code, reason = "some test files use only part of it")]
 pub(crate) struct Block<'p> {
-    /// `path:line` of the fence.
+    /// `path:line` of the opening fence.
     pub(crate) place: String,
-    /// The number of the fence's line.
+    /// Line number of the opening fence.
     pub(crate) line: usize,
-    /// The first word behind the fence.
+    /// The first word after the fence.
     pub(crate) language: &'p str,
-    /// The words behind that, such as `not-run`.
+    /// The words after the language, such as `not-run`.
     marks: Vec<&'p str>,
     pub(crate) lines: Vec<&'p str>,
 }
 
-#[allow(dead_code, reason = "not every test file asks for all of it")]
+#[allow(dead_code, reason = "some test files use only part of it")]
 impl Block<'_> {
-    /// Whether the fence has this word behind the language.
+    /// Whether the fence has this word after the language.
     pub(crate) fn has(&self, mark: &str) -> bool {
         self.marks.contains(&mark)
     }
 
-    /// What the fence has behind `name`, such as the 1 of `exit=1`.
+    /// The value of `name` in the fence, such as the 1 of `exit=1`.
     pub(crate) fn value(&self, name: &str) -> Option<&str> {
         self.marks.iter().find_map(|mark| mark.strip_prefix(name))
     }
@@ -70,7 +70,7 @@ pub(crate) fn all() -> Vec<Page> {
 }
 
 impl Page {
-    /// Its code blocks.
+    /// Code blocks of the page.
     pub(crate) fn blocks(&self) -> Vec<Block<'_>> {
         let mut blocks = Vec::new();
         let mut open: Option<Block<'_>> = None;
@@ -95,7 +95,7 @@ impl Page {
                 (None, None) => {}
             }
         }
-        assert!(open.is_none(), "{}: a fence is left open", self.path);
+        assert!(open.is_none(), "{}: a code fence is not closed", self.path);
         blocks
     }
 }

@@ -1,4 +1,4 @@
-//! The binary, as people start it.
+//! The real binary, started as users start it.
 
 use std::{
     fs,
@@ -16,12 +16,12 @@ use super::{
     until,
 };
 
-/// How a proxy is to be started.
+/// Configuration of a proxy to be started.
 pub(crate) struct Starting {
     pub(crate) args: Vec<String>,
     pub(crate) environment: Vec<(String, String)>,
     pub(crate) folder: TempDir,
-    /// A command that sets something up and becomes the proxy.
+    /// A command that sets something up and then execs the proxy.
     wrapper: Vec<String>,
 }
 
@@ -47,24 +47,24 @@ impl Starting {
         self
     }
 
-    /// The system ends who writes to a full disk of this kind, unless told otherwise before it started.
+    /// Ignores SIGXFSZ, which would kill the proxy when it writes past its file size limit.
     pub(crate) fn outliving_full_disks(self) -> Self {
         self.through(&["sh", "-c", "trap '' XFSZ; exec \"$0\" \"$@\""])
     }
 
-    /// With so many open files at the most.
+    /// With at most this many open files.
     pub(crate) fn open_files(self, max: u32) -> Self {
         let script = format!("ulimit -n {max}; exec \"$0\" \"$@\"");
         self.through(&["sh", "-c", &script])
     }
 
-    /// Started by this command, which ends in becoming what it is given.
+    /// Starts the proxy with this command, which has to exec its arguments.
     pub(crate) fn through(mut self, wrapper: &[&str]) -> Self {
         self.wrapper = wrapper.iter().map(ToString::to_string).collect();
         self
     }
 
-    /// Writes a refrain.toml and names it.
+    /// Writes a refrain.toml and passes it to the proxy.
     pub(crate) fn file(self, text: &str) -> Self {
         let path = self.folder.path().join("refrain.toml");
         fs::write(&path, text).unwrap();
@@ -86,7 +86,7 @@ impl Starting {
         command
     }
 
-    /// Starts it, and waits for its ports.
+    /// Starts the proxy and waits for its ports.
     pub(crate) fn start(self) -> Proxy {
         let mut started = Started::of(&self);
         let address = started.told("listening on http://").parse().unwrap();
@@ -100,19 +100,19 @@ impl Starting {
         }
     }
 
-    /// Starts it, and reads what it says until all is said.
+    /// Starts the proxy and reads its whole greeting.
     pub(crate) fn greeting(&self) -> String {
         let mut started = Started::of(self);
         let mut text = String::new();
         let stdout = started.stdout.as_mut().unwrap();
-        while !text.contains("try it, twice:") {
+        while !text.contains("send this twice to try it:") {
             let read = stdout.read_line(&mut text).unwrap();
             assert!(read > 0, "it ended: {text}{}", started.errors());
         }
         text
     }
 
-    /// Starts it where it cannot start: its exit code, and what it said about it.
+    /// Starts a proxy that cannot start; returns its exit code and its message.
     pub(crate) fn refused(&self) -> (Option<i32>, String) {
         let output = self.command().output().unwrap();
         let text = String::from_utf8(output.stderr).unwrap();
@@ -120,7 +120,7 @@ impl Starting {
     }
 }
 
-/// A process that ends with its test.
+/// A process that is killed on drop.
 pub(crate) struct Started {
     child: Child,
     stdout: Option<BufReader<std::process::ChildStdout>>,
@@ -136,7 +136,7 @@ impl Started {
             .command()
             .stdout(Stdio::piped())
             .stderr(match is_outliving {
-                // What it says must get through when its own files cannot grow any more.
+                // A pipe still works when the process's own files cannot grow any more.
                 true => Stdio::piped(),
                 false => log.try_clone().unwrap().into(),
             })
@@ -153,7 +153,7 @@ impl Started {
         }
     }
 
-    /// What comes behind `start` in the next line that starts so.
+    /// The rest of the next line that begins with `start`.
     fn told(&mut self, start: &str) -> String {
         let stdout = self.stdout.as_mut().unwrap();
         loop {
@@ -167,7 +167,7 @@ impl Started {
         }
     }
 
-    /// Reads on and on, so that it never stands still because nobody reads.
+    /// Drains stdout, so that the proxy never blocks on a full pipe.
     fn pass_over(&mut self) {
         let stdout = self.stdout.take().unwrap();
         std::thread::spawn(move || stdout.lines().for_each(drop));
@@ -219,12 +219,12 @@ impl Proxy {
         self.folder.path()
     }
 
-    /// What it has written to standard error so far.
+    /// Standard error so far.
     pub(crate) fn errors(&self) -> String {
         self.started.errors()
     }
 
-    /// A number that it shows to operators; 0 where it does not show it.
+    /// The value of a metric; 0 if it is missing.
     pub(crate) fn metric(&self, name: &str) -> f64 {
         let shown = super::call(self.admin, super::request_to(self.admin, "GET /metrics"));
         let mut lines = shown.text().lines();
@@ -232,7 +232,7 @@ impl Proxy {
         value.map_or(0.0, |value| value.parse().unwrap())
     }
 
-    /// What the admin listener answers.
+    /// The response of the admin listener.
     pub(crate) fn ask_admin(&self, path: &str) -> HttpResponse {
         let request = format!("GET {path} HTTP/1.1\r\nhost: {}\r\n\r\n", self.admin);
         call(self.admin, request)
@@ -245,7 +245,7 @@ impl Proxy {
 
     /// From now on its files cannot grow: every write of its store fails.
     ///
-    /// Only for who was started so that it [outlives](Starting::outliving_full_disks) that.
+    /// The proxy has to be started with [`Starting::outliving_full_disks`].
     pub(crate) fn fill_disk(&self) {
         let pid = Pid::from_child(&self.started.child);
         let nothing = Rlimit {
@@ -255,7 +255,7 @@ impl Proxy {
         prlimit(Some(pid), Resource::Fsize, nothing).unwrap();
     }
 
-    /// Waits for its end.
+    /// Waits until the proxy exits.
     pub(crate) fn ended(mut self) -> ExitStatus {
         until("the proxy has ended", {
             let child = std::cell::RefCell::new(&mut self.started.child);
@@ -264,7 +264,7 @@ impl Proxy {
         self.started.child.wait().unwrap()
     }
 
-    /// The most memory that it ever had, in KiB.
+    /// Peak memory, in KiB.
     pub(crate) fn memory_high(&self) -> u64 {
         self.status("VmHWM:")
     }

@@ -1,4 +1,4 @@
-//! An upstream that writes down every request byte by byte, and answers as it is told.
+//! A scripted upstream that records every request byte by byte.
 
 use std::{
     io::{Read as _, Write as _},
@@ -19,17 +19,17 @@ pub(crate) struct Upstream {
     accepting: Accepting,
 }
 
-/// A request as it came.
+/// A received request.
 #[derive(Debug, Clone)]
 pub(crate) struct Seen {
     pub(crate) head: String,
     /// Without its framing.
     pub(crate) body: Vec<u8>,
-    /// As they came, each with its end of line.
+    /// As received, each with its line end.
     pub(crate) trailers: String,
-    /// Which connection it came over, counted from 0.
+    /// Number of its connection, from 0.
     pub(crate) connection: usize,
-    /// Which request of all it is, counted from 0.
+    /// Number among all requests, from 0.
     pub(crate) at: usize,
 }
 
@@ -40,7 +40,7 @@ pub(crate) enum AfterResponse {
     Close,
 }
 
-/// What takes connections, and those that it took.
+/// The accepting thread, and the connections that it accepted.
 struct Accepting {
     socket: TcpListener,
     streams: Arc<Mutex<Vec<TcpStream>>>,
@@ -52,12 +52,12 @@ struct Noted {
     seen: Vec<Seen>,
     connections: usize,
     closed: usize,
-    /// What no strict server would have taken for a request.
+    /// Requests that a strict server would reject.
     faults: Vec<String>,
 }
 
 impl Upstream {
-    /// Answers each request with `script`.
+    /// Responds to each request with `script`.
     pub(crate) fn start(
         script: impl Fn(&Seen, &mut TcpStream) -> AfterResponse + Send + Sync + 'static,
     ) -> Self {
@@ -65,7 +65,7 @@ impl Upstream {
         Self::on(listener, script)
     }
 
-    /// The same on a port that is known already.
+    /// The same on a port that is already known.
     pub(crate) fn on(
         listener: TcpListener,
         script: impl Fn(&Seen, &mut TcpStream) -> AfterResponse + Send + Sync + 'static,
@@ -100,7 +100,7 @@ impl Upstream {
         }
     }
 
-    /// Ends it with all its connections, and frees its port.
+    /// Stops the upstream with all its connections, and frees its port.
     pub(crate) fn kill(self) {
         let Accepting {
             socket,
@@ -114,7 +114,7 @@ impl Upstream {
         }
     }
 
-    /// Gives each connection to `talk`; nothing is written down.
+    /// Passes each connection to `talk`; nothing is recorded.
     pub(crate) fn raw(talk: impl Fn(TcpStream) + Send + Sync + 'static) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -122,43 +122,43 @@ impl Upstream {
         address
     }
 
-    /// Answers everything with `200` and what it got.
+    /// Responds to every request with `200` and its body.
     pub(crate) fn echo() -> Self {
         Self::start(|seen, stream| answer(stream, "200 OK", &[], &seen.body))
     }
 
-    /// What came so far.
+    /// Requests received so far.
     pub(crate) fn seen(&self) -> Vec<Seen> {
         let noted = note(&self.noted);
         assert!(noted.faults.is_empty(), "badly framed: {:?}", noted.faults);
         noted.seen.clone()
     }
 
-    /// How many requests came so far.
+    /// Number of requests received so far.
     pub(crate) fn count(&self) -> usize {
         self.seen().len()
     }
 
-    /// How many connections were opened so far, and how many of them are closed.
+    /// Number of connections opened so far, and how many of them are closed.
     pub(crate) fn connections(&self) -> (usize, usize) {
         let noted = note(&self.noted);
         (noted.connections, noted.closed)
     }
 
-    /// Waits until so many came.
+    /// Waits until this many requests have been received.
     pub(crate) fn wait_for(&self, count: usize) {
         until(&format!("{count} requests"), || self.count() >= count);
     }
 }
 
 impl Seen {
-    /// Its method and target.
+    /// Method and target.
     pub(crate) fn start(&self) -> &str {
         let line = self.head.lines().next().unwrap();
         line.strip_suffix(" HTTP/1.1").unwrap()
     }
 
-    /// A header's value; `None` where there is none, and a failure where there are two.
+    /// A header's value; `None` if it is missing. Panics if there are two.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let mut values = self.head.lines().filter_map(|line| {
             let (found, value) = line.split_once(':')?;
@@ -174,7 +174,7 @@ impl Seen {
     }
 }
 
-/// A port that is taken and refuses everybody until it is listened on.
+/// A reserved port that refuses connections until it is listened on.
 pub(crate) struct Parked(OwnedFd);
 
 impl Parked {
@@ -195,7 +195,7 @@ impl Parked {
     }
 }
 
-/// Answers with a length.
+/// Sends a response with a length.
 pub(crate) fn answer(
     stream: &mut TcpStream,
     status: &str,
@@ -206,7 +206,7 @@ pub(crate) fn answer(
     AfterResponse::Keep
 }
 
-/// An answer's bytes.
+/// Bytes of a response.
 pub(crate) fn respond(status: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
     let mut bytes = format!("HTTP/1.1 {status}\r\n").into_bytes();
     for (name, value) in headers {
@@ -230,7 +230,7 @@ fn serve(
     let talk = Arc::new(talk);
     std::thread::spawn(move || {
         for (at, stream) in listener.incoming().enumerate() {
-            // An error means that it was killed.
+            // An error means that the upstream was killed.
             let Ok(stream) = stream else { return };
             let talk = talk.clone();
             stream.set_nodelay(true).unwrap();
@@ -239,7 +239,7 @@ fn serve(
     })
 }
 
-/// A connection, read as the strictest of servers would.
+/// A connection with a strict parser.
 struct Reading {
     stream: TcpStream,
     buffer: Vec<u8>,
@@ -253,7 +253,7 @@ impl Reading {
         }
     }
 
-    /// The next request, written down; `None` at the end.
+    /// Reads and records the next request; `None` at the end.
     fn next(&mut self, noted: &Mutex<Noted>, connection: usize) -> Option<Seen> {
         let mut seen = match self.read(connection) {
             Ok(seen) => seen?,
@@ -268,7 +268,7 @@ impl Reading {
         Some(seen)
     }
 
-    /// A request; `None` where the connection ends before or in the middle of one, which is allowed.
+    /// Reads a request; `None` if the connection ends before or within one, which is allowed.
     fn read(&mut self, connection: usize) -> Result<Option<Seen>, String> {
         let Some(head) = self.until(b"\r\n\r\n") else {
             return Ok(None);
@@ -353,7 +353,7 @@ impl Reading {
     }
 }
 
-/// A head is one line of three words, then fields of a name, a colon and a value.
+/// Checks a head: a line of three words, then fields of a name, a colon and a value.
 fn check(head: &str) -> Result<(), String> {
     let is_name = |name: &str| {
         let is_good = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);

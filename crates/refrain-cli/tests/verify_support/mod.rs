@@ -1,7 +1,7 @@
-//! What the tests of `refrain verify` share: an app without keys, a proxy in front of it, and the command as people run it.
+//! Shared by the tests of `refrain verify`: an app without keys, a proxy in front of it, and the command.
 
-#![allow(dead_code, reason = "no test file needs all of it")]
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(dead_code, reason = "each test file uses only part of this module")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::{
     fs,
@@ -24,7 +24,7 @@ pub(crate) fn refrain(arguments: &[&str]) -> Command {
     command
 }
 
-/// An app without any notion of keys: each POST takes a moment and is one more payment.
+/// An app without idempotency keys: each POST takes a moment and creates a payment.
 pub(crate) fn naive() -> Upstream {
     let paid = Arc::new(AtomicUsize::new(0));
     Upstream::start(move |seen, stream| {
@@ -53,12 +53,12 @@ pub(crate) fn naive() -> Upstream {
                 };
                 answer(stream, "201 Created", &headers, &body)
             }
-            _ => answer(stream, "404 Not Found", &[], b"no such thing"),
+            _ => answer(stream, "404 Not Found", &[], b"not found"),
         }
     })
 }
 
-/// Not proven by anybody; the scope goes by its subject.
+/// A bearer token with an invalid signature; the scope depends on its subject.
 pub(crate) fn token(subject: &str, number: u32) -> String {
     use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD as BASE64};
     let part = |text: String| BASE64.encode(text);
@@ -71,7 +71,7 @@ pub(crate) fn token(subject: &str, number: u32) -> String {
     )
 }
 
-/// Everything that can be given.
+/// All options of a complete run.
 pub(crate) fn arguments(url: &str, count: &Upstream) -> Vec<String> {
     let count = format!("http://{}/count", count.address);
     [
@@ -111,7 +111,7 @@ pub(crate) fn run(arguments: &[String], more: &[&str]) -> Output {
     refrain(&all).output().unwrap()
 }
 
-/// The ids of all cases that came to this.
+/// The ids of all cases with this verdict.
 pub(crate) fn of(report: &Value, verdict: &str) -> Vec<String> {
     let cases = report["operations"][0]["cases"].as_array().unwrap().iter();
     let cases = cases.filter(|case| case["verdict"] == verdict);

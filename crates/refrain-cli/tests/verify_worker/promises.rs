@@ -1,4 +1,4 @@
-//! What a consumer promises decides what a crash may leave behind, and who starts it again decides what can be seen.
+//! The consumer's guarantee decides what a crash may lose, and its supervisor decides which cases can be tested.
 
 use std::{
     fs,
@@ -16,7 +16,7 @@ use super::{
     support::{self, Upstream, answer},
 };
 
-/// What is lost in a crash or a failure is what at-most-once allows, and a second effect is not.
+/// At-most-once allows a message that is lost in a crash or a failure, and no second effect.
 #[test]
 fn a_mark_before_handling_is_at_most_once() {
     let (stage, redis) = (Stage::new(), PrivateRedis::start().unwrap());
@@ -37,7 +37,7 @@ fn effect_and_mark_apart_are_not_exactly_once() {
     }
 }
 
-/// Effects are counted where they are kept: GET /effects/ID reads `effects:ID` from Redis.
+/// A ledger over Redis: GET /effects/ID reads `effects:ID`.
 fn ledger_in(redis: &PrivateRedis) -> Upstream {
     let port: u16 = redis.url().rsplit(':').next().unwrap().parse().unwrap();
     Upstream::start(move |seen, stream| {
@@ -71,7 +71,7 @@ fn effect_and_mark_together_are_exactly_once() {
 }
 
 #[test]
-fn dead_letters_are_let_through_by_the_command_that_is_given() {
+fn redrive_command_redrives_dead_letters() {
     let check = |name: &str, command: &str, want: &[&str], word: &str| {
         let (stage, redis) = (Stage::new(), PrivateRedis::start().unwrap());
         let url = redis.url();
@@ -95,13 +95,13 @@ fn dead_letters_are_let_through_by_the_command_that_is_given() {
         "dead_letter_refused.py",
         "REDRIVE PORT orders",
         &found,
-        "it was refused",
+        "the consumer rejected it",
     );
     check(
         "right.py",
         "true",
         &found,
-        "--redrive-command did not let it through",
+        "--redrive-command did not redrive it",
     );
     let (stage, redis) = (Stage::new(), PrivateRedis::start().unwrap());
     let url = redis.url();
@@ -113,10 +113,10 @@ fn dead_letters_are_let_through_by_the_command_that_is_given() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(69), "{}", said(&output));
-    assert!(said(&output).contains("--redrive-command: ended with exit status: 3"));
+    assert!(said(&output).contains("--redrive-command: failed with exit status: 3"));
 }
 
-/// A consumer that somebody else keeps running, or does not.
+/// A consumer with its own supervisor, which may or may not restart it.
 struct Kept(Child);
 
 impl Drop for Kept {
@@ -127,7 +127,7 @@ impl Drop for Kept {
 }
 
 #[test]
-fn with_a_pid_alone_somebody_else_has_to_start_the_consumer_again() {
+fn with_pid_alone_a_supervisor_must_restart_the_consumer() {
     let check = |rounds: &str, patience: &str, verdict: &str, word: &str| {
         let (stage, redis) = (Stage::new(), PrivateRedis::start().unwrap());
         let url = redis.url();
@@ -158,5 +158,5 @@ fn with_a_pid_alone_somebody_else_has_to_start_the_consumer_again() {
         assert!(said(&output).contains(word), "{}", said(&output));
     };
     check("1 2 3", "20s", "pass", "1 passed");
-    check("1", "10s", "skipped", "nobody started the consumer again");
+    check("1", "10s", "skipped", "the consumer was not restarted");
 }

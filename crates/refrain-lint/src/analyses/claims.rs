@@ -67,7 +67,7 @@ pub(super) fn check_then_act(project: &Project, file: usize) -> Vec<Hit> {
         }
         seen.push(function);
         let note = format!(
-            "`{}` writes it only later, so two at once both find nothing",
+            "`{}` writes it only later, so two concurrent requests both find nothing",
             source.items[set].name
         );
         // If the start of the chain names the key, report the start of the chain.

@@ -39,10 +39,7 @@ pub(super) fn cut(project: &Project, file: usize) -> Vec<Hit> {
             if let Some((at, left)) = shortened(source, &piece.span)
                 && !hits.iter().any(|hit| hit.at == at)
             {
-                hits.push(Hit::new(
-                    at,
-                    format!("only {left} characters are left of it"),
-                ));
+                hits.push(Hit::new(at, format!("truncated to {left} characters")));
             }
         }
     }
@@ -64,7 +61,7 @@ fn cut_in_place(project: &Project, file: &File) -> Vec<Hit> {
             .filter(|it| (LEFT_MIN..HEX_MIN).contains(it))?;
         Some(Hit::new(
             item.at(),
-            format!("only {left} characters are left of it"),
+            format!("truncated to {left} characters"),
         ))
     })
     .collect()

@@ -64,9 +64,7 @@ pub(super) fn without_conflict(project: &Project, file: usize) -> Vec<Hit> {
         }
         let hit = Hit::new(
             text.start + found,
-            format!(
-                "`{column}` of `{table}` takes the same key twice, as far as this project says"
-            ),
+            format!("nothing in this project makes `{column}` of `{table}` unique"),
         );
         hits.push(if project.schema.knows(&table) {
             hit
@@ -100,8 +98,7 @@ fn models(project: &Project, file: usize) -> Vec<Hit> {
         let files = || project.files.iter().filter(|it| it.lang == source.lang);
         let says_unique = |it: &File| names::has_any(&it.lower, &["*unique", "primary"]);
         if makes && !refused && files().any(|it| defines(it, name)) && !files().any(says_unique) {
-            let note =
-                "the model takes the same key twice: nothing in this project makes it unique";
+            let note = "nothing in this project makes the key of this model unique";
             hits.push(Hit::new(super::money::place(source, call), note));
         }
     }

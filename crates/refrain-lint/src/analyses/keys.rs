@@ -188,7 +188,7 @@ fn judge(project: &Project, file: usize, slot: &Slot) -> Option<(&'static str, H
         return Some(found);
     }
     if let Some(at) = attempts::counted(project, file, slot, &reach.pieces) {
-        let note = "the number of the attempt is part of the key, so each has its own";
+        let note = "the attempt number is part of the key, so each attempt has another key";
         return Some(("attempt", Hit::new(at, note)));
     }
     let (part, is_day) = match (clock, day) {
@@ -203,7 +203,7 @@ fn judge(project: &Project, file: usize, slot: &Slot) -> Option<(&'static str, H
     }
     let hit = Hit::new(
         site(file, &part),
-        "the clock is part of the key, so the next attempt has another one",
+        "the current time is part of the key, so the next attempt has another key",
     );
     Some((
         "clock",
@@ -242,7 +242,7 @@ fn judge_mint(
         }
         return Some((
             "loop",
-            Hit::new(site, format!("made anew by {}", rerun.why)),
+            Hit::new(site, format!("generated again: {}", rerun.why)),
         ));
     }
     if part.piece.is_fallback || slot.is_kept || is_stored(project, file, slot, part, site) {
@@ -254,7 +254,10 @@ fn judge_mint(
         return used.then(|| {
             (
                 "attempt",
-                Hit::new(site, format!("each run makes its own: {}", rerun.why)),
+                Hit::new(
+                    site,
+                    format!("each execution generates another key: {}", rerun.why),
+                ),
             )
         });
     }
@@ -278,7 +281,7 @@ fn judge_mint(
     if slot.is_sent && (item.role != Role::Assign || !item.base.is_empty()) {
         let hit = Hit::new(
             site,
-            "it is not stored before the call: after a crash or a timeout nobody knows it any more",
+            "it is not stored before the call: after a crash or a timeout the key is lost",
         );
         return Some(("attempt", hit.with(Severity::Hint)));
     }

@@ -28,7 +28,7 @@ pub(super) fn without_owner(project: &Project, file: usize) -> Vec<Hit> {
         if item.tail() == "forcerelease" {
             hits.push(Hit::new(
                 money::place(source, call),
-                "whoever holds the lock now loses it",
+                "the current holder of the lock loses it",
             ));
             continue;
         }
@@ -47,7 +47,7 @@ pub(super) fn without_owner(project: &Project, file: usize) -> Vec<Hit> {
         }
         hits.push(Hit::new(
             money::place(source, call),
-            "after the lock lapsed this deletes the lock of the next holder",
+            "after the lock lapsed, this deletes the lock of the next holder",
         ));
     }
     hits
@@ -137,7 +137,7 @@ fn sql(file: &File) -> Vec<Hit> {
         if table.contains("lock") && !table.contains("block") && text.contains("where") && !owned {
             hits.push(Hit::new(
                 span.start + found,
-                "the lock's row goes, whoever holds it now",
+                "this deletes the row of the lock, even if another process holds it",
             ));
         }
     }

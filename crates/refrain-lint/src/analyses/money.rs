@@ -20,7 +20,8 @@ pub(super) fn without_key(project: &Project, file: usize) -> Vec<Hit> {
             && retries::retried(project, file, call).is_none()
         {
             hits.push(
-                Hit::new(place(source, call), "the address moves money").with(Severity::Warning),
+                Hit::new(place(source, call), "the URL is one that moves money")
+                    .with(Severity::Warning),
             );
         }
     }

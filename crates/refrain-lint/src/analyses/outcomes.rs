@@ -52,7 +52,7 @@ pub(super) fn kept(project: &Project, file: usize) -> Vec<Hit> {
             continue;
         }
         let text = source.low(&item.value);
-        let note = "the failure is kept as the outcome: every retry is answered with it";
+        let note = "the failure is stored as the outcome: every retry gets it";
         match failing(source, set) {
             Some(_) if is_state(text) => {}
             Some(_) => {
@@ -68,7 +68,7 @@ pub(super) fn kept(project: &Project, file: usize) -> Vec<Hit> {
                 && !is_state(text)
                 && !looks_at_status(source, set) =>
             {
-                let note = "whatever the status is, it is kept: a 503 is answered to every retry";
+                let note = "the response is stored with any status: every retry gets a stored 503";
                 hits.push(Hit::new(money::place(source, set), note).with(Severity::Hint));
             }
             None => {}
@@ -120,7 +120,7 @@ pub(super) fn dropped(project: &Project, file: usize) -> Vec<Hit> {
         };
         if moves_money(project, file, place, delete) {
             let note =
-                "the call may have taken effect: with the claim gone the next retry makes it again";
+                "the call may have taken effect: without the claim the next retry repeats it";
             hits.push(Hit::new(money::place(source, delete), note));
         }
     }

@@ -44,13 +44,13 @@ pub(super) fn in_transaction(project: &Project, file: usize) -> Vec<Hit> {
         let nested = hits.iter().any(|hit| item.span.contains(&hit.at));
         if !nested {
             let how = if own && callees.is_empty() {
-                "it leaves"
+                "it is sent"
             } else {
                 "its helper publishes"
             };
             hits.push(Hit::new(
                 money::place(source, call),
-                format!("{how} before the commit, and stays sent after a rollback"),
+                format!("{how} before the commit, and is not undone by a rollback"),
             ));
         }
     }

@@ -119,7 +119,7 @@ fn push(hits: &mut Vec<Hit>, file: &File, at: usize, certain: bool) {
     }
     let hit = Hit::new(
         at,
-        "the request was on its way when the connection closed: it may have run",
+        "the request was sent when the connection closed: it may have been executed",
     );
     hits.push(if certain {
         hit

@@ -39,7 +39,7 @@ pub(super) fn retried(project: &Project, file: usize, call: usize) -> Option<(St
     }
     let source = &project.files[file];
     if let Some(again) = further_down(source, call) {
-        return Some((format!("sent again: `{again}` further down"), true));
+        return Some((format!("sent again: `{again}` below"), true));
     }
     let client = project
         .words
@@ -47,7 +47,7 @@ pub(super) fn retried(project: &Project, file: usize, call: usize) -> Option<(St
         .iter()
         .find(|it| retries_posts(&source.lower, it))?;
     let made_here = uses(project, file, call, client);
-    made_here.then(|| (format!("{} sends POST again here", client.name), true))
+    made_here.then(|| (format!("{} retries POST here", client.name), true))
 }
 
 /// Operator later in the same chain that reruns it: `.retryWhen(…)`, `.pipe(retry(3))`.

@@ -17,7 +17,7 @@ pub(super) fn shorter(project: &Project, file: usize) -> Vec<Hit> {
     for (at, ttl) in lifetimes(project, file) {
         if ttl < window && !hits.iter().any(|hit| hit.at == at) {
             let note = format!(
-                "kept for {}, while {who} goes on for {}",
+                "kept for {}, but {who} lasts for {}",
                 spoken(ttl),
                 spoken(window)
             );

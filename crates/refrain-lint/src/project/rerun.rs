@@ -45,7 +45,7 @@ impl Project {
             return Some(Rerun::of("`retry` in its rescue", function, true));
         }
         if calls_itself_again(source, function) {
-            return Some(Rerun::of("it calls itself again", function, true));
+            return Some(Rerun::of("it calls itself", function, true));
         }
         if let Some(why) = self.handed_to_retrier(file, function) {
             let is_loop = why == RETRY_LOOP;
@@ -91,17 +91,14 @@ impl Project {
             return says.then(|| RETRY_LOOP.into());
         }
         if names::fits_any(&call.name, &self.words.job_runners) {
-            return Some(format!(
-                "a job of `{}` is run again when it fails",
-                call.name
-            ));
+            return Some(format!("a job of `{}` is retried when it fails", call.name));
         }
         let retries = names::fits_any(&call.name, &self.words.retriers)
             || self
                 .callees(file_at, at)
                 .iter()
                 .any(|(file, helper)| self.reruns_param(*file, *helper));
-        retries.then(|| format!("it is handed to `{}`", call.name))
+        retries.then(|| format!("it is passed to `{}`", call.name))
     }
 
     /// Whether a helper calls one of its parameters in a retry loop.
@@ -137,7 +134,7 @@ impl Project {
             .iter()
             .find(|word| names::has(&text, word))?;
         Some(format!(
-            "a job (`{}`) is run again when it fails",
+            "a job (`{}`) is retried when it fails",
             word.trim_matches('*')
         ))
     }
@@ -184,7 +181,7 @@ impl Project {
                 let name = names::path(text);
                 let name = name.rsplit('.').next().unwrap_or_default();
                 if plain && !name.is_empty() {
-                    let why = format!("it is handed to `{}`", item.name);
+                    let why = format!("it is passed to `{}`", item.name);
                     let it = self.named(file, name).into_iter();
                     found.extend(it.map(|at| (at, Rerun::of(&why, 0, false))));
                 }
@@ -192,7 +189,7 @@ impl Project {
         }
         // `send.retry(policy)` reruns the closure `send`.
         if item.tail().starts_with("retry") && !item.base.is_empty() && !item.base.contains('.') {
-            let why = format!("it is handed to `{}`", item.name);
+            let why = format!("it is passed to `{}`", item.name);
             let own = self.named(file, &item.base).into_iter();
             found.extend(
                 own.filter(|(at, _)| *at == file)
@@ -209,7 +206,7 @@ impl Project {
                 .map_or("", |at| source.items[at].name.as_str());
             let why = match rerun.is_loop {
                 true => format!("`{who}` calls it in a retry loop"),
-                false => format!("`{who}` calls it, and is run again"),
+                false => format!("`{who}` calls it, and is retried"),
             };
             found.extend(
                 callees

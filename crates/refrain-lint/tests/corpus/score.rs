@@ -53,7 +53,7 @@ fn ratio(part: usize, whole: usize) -> f64 {
     }
 }
 
-/// What came of the whole corpus.
+/// Scores of the whole corpus.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     /// By rule.

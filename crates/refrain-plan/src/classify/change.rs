@@ -20,7 +20,7 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
         "PUT" | "PATCH" => {
             moving(facts, case, 6);
             if facts.only_labels() {
-                case.add(Replace, 2, "its body only labels the thing");
+                case.add(Replace, 2, "its body only sets labels");
             }
         }
         _ => {}
@@ -29,31 +29,39 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
 
 fn making(facts: &Facts<'_>, case: &mut Case) {
     if facts.is_made() {
-        case.add(Create, 3, "it answers 201 or with a Location");
+        case.add(Create, 3, "it returns 201 or a Location");
     }
     if facts.has_items {
-        case.add(Create, 2, "what it makes can be found below its path");
+        case.add(
+            Create,
+            2,
+            "there are paths below it for the created resource",
+        );
     }
     if facts.answers_sibling {
-        case.add(Create, 2, "it answers with what the list beside it holds");
+        case.add(
+            Create,
+            2,
+            "its response equals an item of the list on the same path",
+        );
     }
     let last = facts.last();
     if !facts.is_item && !facts.is_call && !facts.is_command && is_plural(&last) {
-        case.add(
-            Create,
-            3,
-            format!("`{}` is a list that it adds to", facts.tail()),
-        );
+        case.add(Create, 3, format!("it adds to the list `{}`", facts.tail()));
     }
     let uncounted = facts.noun(facts.tail(), words::UNCOUNTED);
     if let Some(word) = uncounted.filter(|_| facts.has_body && !facts.answers_parent) {
-        case.add(Create, 3, format!("`{word}` is something that it adds to"));
+        case.add(Create, 3, format!("it adds to `{word}`"));
     }
     if matches!(
         facts.id_verb.as_str(),
         "create" | "add" | "register" | "new"
     ) {
-        case.add(Create, 2, format!("its id starts with `{}`", facts.id_verb));
+        case.add(
+            Create,
+            2,
+            format!("its operationId starts with `{}`", facts.id_verb),
+        );
     } else if let Some(word) = facts
         .told_verb(words::MAKING)
         .filter(|it| *it != "post" && !facts.is_item && !facts.has_verb())
@@ -64,10 +72,14 @@ fn making(facts: &Facts<'_>, case: &mut Case) {
         .verb(words::MAKING)
         .filter(|_| facts.handling().is_none())
     {
-        case.add(Create, 4, format!("`{word}` in the path makes something"));
+        case.add(
+            Create,
+            4,
+            format!("`{word}` in the path creates a resource"),
+        );
     }
     if facts.response.has_id() && !facts.answers_parent {
-        case.add(Create, 1, "its answer names something");
+        case.add(Create, 1, "its response contains an id");
     }
     // A rotated secret already existed.
     let is_moved = facts.is_in_item && facts.verb(words::MOVING).is_some();
@@ -75,21 +87,21 @@ fn making(facts: &Facts<'_>, case: &mut Case) {
         case.add(
             Create,
             3,
-            format!("its answer hands out a secret, in `{name}`"),
+            format!("its response contains a secret, in `{name}`"),
         );
     }
     if facts.status == 202 && !facts.is_below_item {
-        case.add(Create, 1, "it answers 202: something is to be made");
+        case.add(Create, 1, "it returns 202: a resource will be created");
     }
 }
 
 fn writing(facts: &Facts<'_>, case: &mut Case) {
     if facts.is_item && facts.has_body {
-        case.add(Replace, 3, "it is sent to one thing, not to a list");
-        case.add(Create, -2, "it is sent to one thing, not to a list");
+        case.add(Replace, 3, "its path is a single resource, not a list");
+        case.add(Create, -2, "its path is a single resource, not a list");
     }
     if facts.is_item && words::WRITING.contains(&facts.id_verb.as_str()) {
-        let reason = format!("its id starts with `{}`", facts.id_verb);
+        let reason = format!("its operationId starts with `{}`", facts.id_verb);
         case.add(Replace, 3, reason);
     }
     let first = facts.summary.split_whitespace().next().unwrap_or_default();
@@ -107,10 +119,10 @@ fn writing(facts: &Facts<'_>, case: &mut Case) {
             true => (Replace, 1),
             false => (Replace, 4),
         };
-        case.add(class, weight, format!("`{word}` in the path writes anew"));
+        case.add(class, weight, format!("`{word}` in the path overwrites"));
     }
     if let Some(word) = facts.verb(words::REMOVING) {
-        case.add(Delete, 6, format!("`{word}` in the path removes"));
+        case.add(Delete, 6, format!("`{word}` in the path deletes"));
     }
     let single = facts
         .noun(facts.tail(), words::SINGLE)
@@ -118,14 +130,10 @@ fn writing(facts: &Facts<'_>, case: &mut Case) {
         .filter(|_| facts.asked().is_none() && (facts.is_below_item || !facts.answers_values()));
     let is_one = !is_plural(&facts.last());
     if let Some(word) = single.filter(|_| is_one) {
-        case.add(
-            Replace,
-            4,
-            format!("of `{word}` there is one, which it replaces"),
-        );
+        case.add(Replace, 4, format!("`{word}` exists once, and is replaced"));
     }
     if facts.only_labels() && facts.is_item {
-        case.add(Replace, 2, "its body only labels the thing");
+        case.add(Replace, 2, "its body only sets labels");
     }
 }
 
@@ -138,7 +146,7 @@ fn acting(facts: &Facts<'_>, case: &mut Case) {
     let is_act = is_of_thing && !facts.is_item && !is_plural(&last) && !is_made;
     if is_act && facts.has_siblings && !facts.is_readable && facts.answers_parent {
         let reason = format!(
-            "`{}` is done to a thing, and undone with DELETE",
+            "`{}` is an action on a resource, and DELETE undoes it",
             facts.tail()
         );
         case.add(Transition, 5, reason);
@@ -151,11 +159,11 @@ fn acting(facts: &Facts<'_>, case: &mut Case) {
         case.add(
             Transition,
             weight,
-            format!("`{}` is done to a thing", facts.tail()),
+            format!("`{}` is an action on a resource", facts.tail()),
         );
     }
     if facts.method != "POST" && !facts.has_body && facts.verb(words::MOVING).is_none() {
-        let reason = "it has no body: there is nothing to be written";
+        let reason = "it has no body, so it writes no content";
         case.add(Transition, 5, reason);
         case.add(Replace, -2, reason);
     }
@@ -196,9 +204,9 @@ fn called(facts: &Facts<'_>, case: &mut Case) {
     let is_verb = said.first() == Some(&facts.id_verb) && facts.id.ends_with(&said);
     let is_verb = is_verb && !is_plural(&facts.last());
     if is_written && is_verb && !is_one && !facts.is_item && !facts.has_verb() {
-        let reason = format!("its id has `{}` for a verb", facts.id_verb);
+        let reason = format!("the verb of its operationId is `{}`", facts.id_verb);
         case.add(Transition, 5, reason);
-        case.add(Replace, -1, "its id has another verb");
+        case.add(Replace, -1, "its operationId has another verb");
     }
 }
 
@@ -210,7 +218,8 @@ fn moving(facts: &Facts<'_>, case: &mut Case, weight: i32) {
         return;
     };
     if words::STARTING.contains(&word) && facts.names_new() && !facts.is_below_item {
-        let reason = format!("`{word}` in the path starts something, which its answer names");
+        let reason =
+            format!("`{word}` in the path starts a process, and the response contains its id");
         case.add(Create, 4, reason);
         return;
     }
@@ -219,14 +228,14 @@ fn moving(facts: &Facts<'_>, case: &mut Case, weight: i32) {
     case.add(
         Transition,
         weight,
-        format!("`{word}` in the path moves it on"),
+        format!("`{word}` in the path changes the state"),
     );
     if facts.is_call && facts.is_made() {
-        let reason = "what it answers with is the act, not a new thing";
+        let reason = "its response describes the action, not a new resource";
         case.add(Create, -3, reason);
     }
     if facts.answers_parent {
-        case.add(Transition, 2, "it answers with the thing above");
+        case.add(Transition, 2, "its response is the parent resource");
     }
     if !facts.has_body {
         case.add(Transition, 1, "it has no body");
@@ -235,7 +244,7 @@ fn moving(facts: &Facts<'_>, case: &mut Case, weight: i32) {
         case.add(
             Replace,
             -2,
-            format!("`{word}` is an act, not something to be written"),
+            format!("`{word}` is an action, not content to write"),
         );
     }
 }

@@ -17,37 +17,49 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
         case.add(Event, 3, format!("its text says “{}”", phrase.trim()));
     }
     if let Some(word) = sending(&facts.summary).filter(|_| facts.is_acknowledged) {
-        case.add(Event, 4, format!("its summary says that others {word}"));
+        case.add(
+            Event,
+            4,
+            format!("its summary says that external senders {word}"),
+        );
     }
     happened(facts, case);
     around(facts, case);
     if case.score(Event) >= 4 && facts.is_acknowledged {
-        case.add(Event, 2, "it answers with nothing but a status");
-        case.add(Replace, -3, "it reads like a delivery, not like a change");
-        case.add(Create, -1, "it reads like a delivery, not like a new thing");
+        case.add(Event, 2, "its response is only a status");
+        case.add(Replace, -3, "its text describes a delivery, not a change");
+        case.add(
+            Create,
+            -1,
+            "its text describes a delivery, not a new resource",
+        );
     }
     let weight = match case.score(Event) {
         10.. => -12,
         6.. => -8,
         _ => return,
     };
-    case.add(Monetary, weight, "it tells of money that moved elsewhere");
+    case.add(Monetary, weight, "it reports money that moved elsewhere");
 }
 
 fn around(facts: &Facts<'_>, case: &mut Case) {
     let mut entrance = facts.segments.iter();
     let is_entrance = entrance.any(|it| named(it, words::ENTRANCE).is_some());
     if facts.is_open && facts.is_acknowledged && !is_entrance {
-        case.add(Event, 3, "it asks for no security, unlike others");
-    } else if facts.is_apart {
-        case.add(Event, 1, "it asks for other security than most operations");
-    }
-    if facts.is_among_events && facts.is_acknowledged {
         case.add(
             Event,
-            4,
-            "most of what is sent to the paths beside it are events",
+            3,
+            "it requires no authentication, unlike other operations",
         );
+    } else if facts.is_apart {
+        case.add(
+            Event,
+            1,
+            "it requires other authentication than most operations",
+        );
+    }
+    if facts.is_among_events && facts.is_acknowledged {
+        case.add(Event, 4, "most operations on sibling paths are events");
     }
 }
 
@@ -86,12 +98,12 @@ fn path(facts: &Facts<'_>, case: &mut Case) {
         Some(word) if !is_list => case.add(
             Event,
             6,
-            format!("`{word}` in the path is where others deliver"),
+            format!("`{word}` in the path receives deliveries"),
         ),
         Some(word) => case.add(
             Event,
             1,
-            format!("`{word}` is in the path, of things that are managed here"),
+            format!("`{word}` in the path is a resource that this API manages"),
         ),
         None => {}
     }
@@ -99,19 +111,11 @@ fn path(facts: &Facts<'_>, case: &mut Case) {
         .noun(facts.tail(), words::TOLD)
         .filter(|_| !facts.is_readable && !is_sample)
     {
-        case.add(
-            Event,
-            3,
-            format!("`{word}` in the path is something that happened"),
-        );
+        case.add(Event, 3, format!("`{word}` in the path is an event"));
     } else if let Some(word) = find(words::TOLD).filter(|_| {
         facts.is_acknowledged && !facts.is_below_item && facts.verb(words::MOVING).is_none()
     }) {
-        case.add(
-            Event,
-            2,
-            format!("`{word}` in the path is something that happened"),
-        );
+        case.add(Event, 2, format!("`{word}` in the path is an event"));
     }
 }
 
@@ -120,11 +124,11 @@ fn happened(facts: &Facts<'_>, case: &mut Case) {
     let is_thing = facts.is_readable || facts.is_managed || facts.is_item || facts.is_in_item;
     let word = facts.told_at_end();
     if let Some(word) = word.filter(|_| facts.is_acknowledged && !is_thing) {
-        let reason = format!("`{word}` at the end of the path tells what came about");
+        let reason = format!("`{word}` at the end of the path reports an event");
         case.add(Event, 4, reason);
     }
     if facts.is_open && (300..400).contains(&facts.status) {
-        let reason = "it asks for no security, and sends the browser on";
+        let reason = "it requires no authentication and redirects the browser";
         case.add(Event, 3, reason);
     }
 }
@@ -140,7 +144,7 @@ fn sender(facts: &Facts<'_>, case: &mut Case) {
         case.add(
             Event,
             3,
-            format!("`{name}` is a service that calls others when something happened"),
+            format!("`{name}` is a service that sends webhooks"),
         );
     }
 }
@@ -150,12 +154,8 @@ fn headers(facts: &Facts<'_>, case: &mut Case) {
         words::SIGNED.iter().any(|end| name.contains(end)) && !name.contains("idempotency")
     };
     if let Some(name) = first(&facts.headers, is_signed) {
-        case.add(
-            Event,
-            5,
-            format!("its header `{name}` is one that senders of webhooks send"),
-        );
-        let reason = "whoever signs what they send looks nothing up";
+        case.add(Event, 5, format!("its header `{name}` is a webhook header"));
+        let reason = "signed requests do not read data";
         case.add(Read, -5, reason);
     }
 }
@@ -163,21 +163,17 @@ fn headers(facts: &Facts<'_>, case: &mut Case) {
 fn body(facts: &Facts<'_>, case: &mut Case) {
     let content = |part: &str| facts.content_types.iter().any(|it| it.contains(part));
     if content("cloudevents") {
-        case.add(Event, 6, "it takes CloudEvents");
+        case.add(Event, 6, "it accepts CloudEvents");
     } else if content("event") {
-        case.add(Event, 4, "the type of its body is one of events");
+        case.add(Event, 4, "the content type of its body is used for events");
     } else if content("edi") || content("ndjson") {
-        case.add(Event, 3, "its body is a stream or a document of a partner");
+        case.add(Event, 3, "its body is a stream or a partner document");
     }
     if (content("xml") || content("text/") || content("*/*") || content("octet-stream"))
         && facts.is_acknowledged
         && facts.request.top.is_empty()
     {
-        case.add(
-            Event,
-            2,
-            "its body is a document that nothing more is said about",
-        );
+        case.add(Event, 2, "its body is an undescribed document");
     }
     let kind = facts.request.find_top(words::EVENT_KIND);
     let is_number = facts.request.has_id();
@@ -194,7 +190,7 @@ fn body(facts: &Facts<'_>, case: &mut Case) {
         case.add(
             Event,
             weight,
-            format!("its body names an event, in `{kind}`"),
+            format!("its body contains an event type, in `{kind}`"),
         );
     }
     let told = |name: &str| {
@@ -206,7 +202,7 @@ fn body(facts: &Facts<'_>, case: &mut Case) {
                     .any(|it| name.ends_with(it))
     };
     if let Some(name) = first(&facts.request.top, told).filter(|_| kind.is_none()) {
-        case.add(Event, 3, format!("`{name}` in its body tells of an event"));
+        case.add(Event, 3, format!("`{name}` in its body describes an event"));
     }
     let past = |name: &str| words::HAPPENED.iter().any(|it| name.ends_with(it));
     // `decidedAt`: an action that is still to be done has no such time.
@@ -220,7 +216,7 @@ fn body(facts: &Facts<'_>, case: &mut Case) {
         case.add(
             Event,
             weight,
-            format!("`{name}` in its body says when it happened"),
+            format!("`{name}` in its body is the time of the event"),
         );
     }
     let state = facts.request.find_top(words::EVENT_STATE);
@@ -228,7 +224,7 @@ fn body(facts: &Facts<'_>, case: &mut Case) {
         case.add(
             Event,
             3,
-            format!("its body says what became of something, in `{state}`, and when"),
+            format!("its body reports a state, in `{state}`, and its time"),
         );
     }
 }

@@ -26,17 +26,14 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
         case.add(
             Read,
             weight,
-            format!("its id starts with `{}`", facts.id_verb),
+            format!("its operationId starts with `{}`", facts.id_verb),
         );
     }
     if facts.is_call && !facts.has_verb() {
         case.add(
             Read,
             3,
-            format!(
-                "`{}` is called without a verb: it is asked for",
-                facts.tail()
-            ),
+            format!("`{}` has no verb: it is a query", facts.tail()),
         );
     }
     if let Some(phrase) = facts.says(words::HARMLESS_PHRASES) {
@@ -44,14 +41,14 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
         case.add(Monetary, -4, format!("its text says “{phrase}”"));
     }
     if facts.answers_list {
-        case.add(Read, 4, "it answers with the same list as GET");
-        case.add(Create, -3, "it answers with the same list as GET");
+        case.add(Read, 4, "its response is the same list as that of GET");
+        case.add(Create, -3, "its response is the same list as that of GET");
     }
     if let Some(name) = facts.request.find_top(words::PAGING) {
         case.add(
             Read,
             2,
-            format!("`{name}` in its body asks for a part of a list"),
+            format!("`{name}` in its body selects a part of a list"),
         );
     }
     let starts = |phrase: &&&str| facts.summary.starts_with(**phrase);
@@ -64,18 +61,18 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
         );
     }
     if let Some(name) = facts.secret() {
-        let reason = format!("its answer hands out a secret, in `{name}`");
+        let reason = format!("its response contains a secret, in `{name}`");
         case.add(Read, -3, reason);
     }
     if facts.is_made() {
         case.add(
             Read,
             -4,
-            "it answers 201 or with a Location: something was made",
+            "it returns 201 or a Location: it creates a resource",
         );
     }
     if facts.has_key() {
-        case.add(Read, -3, "it takes an idempotency key already");
+        case.add(Read, -3, "it already accepts an idempotency key");
     }
 }
 
@@ -108,10 +105,10 @@ fn verb(facts: &Facts<'_>, case: &mut Case) {
     };
     // `convert-to-order` that creates an order is not a read.
     let weight = if facts.starts() { 2 } else { 5 };
-    case.add(Read, weight, format!("`{word}` in the path only looks"));
+    case.add(Read, weight, format!("`{word}` in the path only reads"));
     if facts.status != 201 {
         case.add(Monetary, -10, format!("`{word}` moves no money"));
-        case.add(Event, -2, format!("`{word}` is asked, not delivered"));
+        case.add(Event, -2, format!("`{word}` is a query, not a delivery"));
         case.add(Transition, -2, format!("`{word}` changes no state"));
     }
 }
@@ -119,7 +116,7 @@ fn verb(facts: &Facts<'_>, case: &mut Case) {
 /// `/transfers/fee`: the response has a fee, the request has none.
 fn asked(facts: &Facts<'_>, case: &mut Case) {
     let Some(word) = facts.asked() else { return };
-    let reason = format!("`{word}` is asked for: only the answer has it");
+    let reason = format!("`{word}` is requested: only the response contains it");
     case.add(Read, 6, &reason);
     case.add(Monetary, -10, reason);
 }
@@ -134,46 +131,46 @@ fn answer(facts: &Facts<'_>, case: &mut Case) {
         && !facts.has_verb()
         && !facts.is_acknowledged;
     if is_judgement && !has_id {
-        case.add(Read, 5, "it answers with yes or no");
-        case.add(Monetary, -8, "it answers with yes or no");
+        case.add(Read, 5, "its response is yes or no");
+        case.add(Monetary, -8, "its response is yes or no");
     }
     if let Some(word) = facts
         .verb(&["test", "try"])
         .filter(|_| !has_id && facts.has_body)
     {
-        case.add(Read, 6, format!("`{word}` answers with what came of it"));
+        case.add(Read, 6, format!("`{word}` returns its result"));
     }
     if facts.is_list {
-        case.add(Read, 3, "it answers with a list");
+        case.add(Read, 3, "its response is a list");
     } else if facts.response.has_list
         && (facts.response.find_top(words::PAGED).is_some() || facts.response.top.len() <= 2)
         && !has_id
     {
-        case.add(Read, 3, "it answers with a page of a list");
+        case.add(Read, 3, "its response is a page of a list");
     }
     if let Some(name) = facts
         .response
         .find_top(words::JUDGEMENT)
         .filter(|_| !has_id)
     {
-        case.add(Read, 3, format!("it answers with a judgement, in `{name}`"));
+        case.add(
+            Read,
+            3,
+            format!("its response contains a judgement, in `{name}`"),
+        );
     } else if facts.answers_values() {
-        let reason = "it answers with values, and with no thing or state";
+        let reason = "its response contains values, and no resource or state";
         case.add(Read, 3, reason);
         if facts.response.ending(&["balance"]).is_none() {
             case.add(Monetary, -3, reason);
         }
     }
     if !has_id && facts.answer.is_none() && facts.has_body {
-        case.add(
-            Read,
-            1,
-            "its answer names nothing that would have been made",
-        );
+        case.add(Read, 1, "its response contains no id of a created resource");
         case.add(
             Create,
             -1,
-            "its answer names nothing that would have been made",
+            "its response contains no id of a created resource",
         );
     }
 }
@@ -199,10 +196,10 @@ fn acting_get(facts: &Facts<'_>, case: &mut Case) {
             Transition,
             6,
             format!(
-                "`{word}` in the path does something, though it is a {}",
+                "`{word}` in the path is an action, although the method is {}",
                 facts.method
             ),
         );
-        case.add(Read, -4, "it answers with nothing that was read");
+        case.add(Read, -4, "its response contains no data");
     }
 }

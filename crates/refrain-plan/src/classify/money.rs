@@ -22,7 +22,7 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
         // The client chooses the payment's id: `PUT /accounts/{id}/payments/{uid}`.
         "PUT" if named_payment(facts).is_some() => {}
         "PUT" | "PATCH" if facts.is_below_item && facts.has_verb() => {}
-        "PUT" | "PATCH" => case.add(Monetary, -4, "it writes what can be written again"),
+        "PUT" | "PATCH" => case.add(Monetary, -4, "it overwrites, so it can be repeated"),
         _ => return,
     }
     let mut signs = Case::default();
@@ -34,19 +34,23 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
     prose(facts, &mut signs);
     adjusting(facts, &mut signs);
     if facts.only_labels() {
-        signs.add(Monetary, -6, "its body only labels the thing");
+        signs.add(Monetary, -6, "its body only sets labels");
     }
     if let Some(noun) = named_payment(facts) {
-        let reason = format!("it makes the {noun}, under a name that the client gives");
+        let reason = format!("it creates the {noun}, with an id that the client chooses");
         signs.add(Monetary, 8, reason);
     } else if facts.is_item {
-        signs.add(Monetary, -9, "it is sent to one thing, to change it");
+        signs.add(
+            Monetary,
+            -9,
+            "its path is a single resource, which it changes",
+        );
     }
     match signs.score(Monetary) {
         // Evidence for creating something must not outweigh evidence for money.
-        7.. => signs.add(Create, -8, "what it makes is money"),
-        5.. => signs.add(Create, -5, "what it makes is money"),
-        3.. => signs.add(Create, -2, "what it makes is money"),
+        7.. => signs.add(Create, -8, "it creates money or a payment"),
+        5.. => signs.add(Create, -5, "it creates money or a payment"),
+        3.. => signs.add(Create, -2, "it creates money or a payment"),
         _ => {}
     }
     case.evidence.extend(signs.evidence);
@@ -57,7 +61,7 @@ fn adjusting(facts: &Facts<'_>, case: &mut Case) {
     let word = facts.verb(&["adjust", "correct"]);
     let word = word.filter(|_| facts.method == "POST" && says_how_much(facts).is_some());
     if let (Some(word), Some(balance)) = (word, facts.response.ending(&["balance"])) {
-        let reason = format!("`{word}` adds to, or takes from, `{balance}`");
+        let reason = format!("`{word}` increases or decreases `{balance}`");
         case.add(Monetary, 6, reason);
     }
 }
@@ -73,7 +77,7 @@ fn verb(facts: &Facts<'_>, case: &mut Case) {
         .find(|word| words::UNPAID.contains(&word.as_str()));
     if let Some(word) = facts.verb(words::PAYING) {
         match is_unpaid {
-            Some(of) => case.add(Monetary, -2, format!("`{word}` is of {of} here")),
+            Some(of) => case.add(Monetary, -2, format!("`{word}` is about {of} here")),
             None => case.add(Monetary, 8, format!("`{word}` in the path moves money")),
         }
         return;
@@ -91,16 +95,20 @@ fn verb(facts: &Facts<'_>, case: &mut Case) {
         case.add(
             Monetary,
             weight,
-            format!("`{word}` in the path moves money, where it is about money"),
+            format!("`{word}` in the path moves money in an operation about money"),
         );
         if weight < 0 {
-            case.add(Transition, 5, format!("`{word}` in the path moves it on"));
+            case.add(
+                Transition,
+                5,
+                format!("`{word}` in the path changes the state"),
+            );
         }
         return;
     }
     let voided = facts.noun(facts.parent(), words::VOIDED);
     if let (Some(word), Some(noun)) = (facts.verb(&["void"]), voided) {
-        case.add(Monetary, 9, format!("`{word}` gives the {noun} back"));
+        case.add(Monetary, 9, format!("`{word}` returns the {noun}"));
         return;
     }
     let Some(word) = facts.verb(words::LETTING_GO) else {
@@ -110,7 +118,7 @@ fn verb(facts: &Facts<'_>, case: &mut Case) {
     let object = tail.get(1..).unwrap_or_default().join("-");
     let of = facts.noun(&object, words::MONEY);
     if let Some(noun) = of.or_else(|| facts.noun(&object, &["fund", "money"])) {
-        case.add(Monetary, 9, format!("`{word}` lets the {noun} go"));
+        case.add(Monetary, 9, format!("`{word}` releases the {noun}"));
         return;
     }
     let above = facts.parent();
@@ -129,7 +137,7 @@ fn verb(facts: &Facts<'_>, case: &mut Case) {
                 && facts.says(words::UNPAID_PHRASES).is_none()
     });
     if let Some(noun) = noun.filter(|_| is_told && facts.is_below_item) {
-        case.add(Monetary, 9, format!("`{word}` lets the {noun} go"));
+        case.add(Monetary, 9, format!("`{word}` releases the {noun}"));
     }
 }
 
@@ -162,10 +170,10 @@ fn noun(facts: &Facts<'_>, case: &mut Case) {
         case.add(
             Monetary,
             7,
-            format!("`{word}` makes a new `{noun}`, which is money on its way"),
+            format!("`{word}` creates a new `{noun}`, which transfers money"),
         );
     } else if let Some(noun) = facts.noun(tail, words::POTS).filter(|_| !is_paid) {
-        case.add(Monetary, -5, format!("`{noun}` is where money will be"));
+        case.add(Monetary, -5, format!("`{noun}` holds money"));
     } else if let (Some(noun), Some(many)) = (
         named(tail, words::MONEY).or_else(|| named(&singular(tail), words::MONEY)),
         facts
@@ -175,7 +183,7 @@ fn noun(facts: &Facts<'_>, case: &mut Case) {
         case.add(
             Monetary,
             6,
-            format!("`{noun}` is money on its way, by the {many}"),
+            format!("`{noun}` transfers money, by the {many}"),
         );
     } else if let Some(noun) = money_noun(facts) {
         // A known body that has nothing about money moves something else: stock, files.
@@ -184,7 +192,7 @@ fn noun(facts: &Facts<'_>, case: &mut Case) {
             && !speaks_of_money(facts)
             && !facts.has_key();
         let weight = if is_other { 1 } else { 6 };
-        case.add(Monetary, weight, format!("`{noun}` is money on its way"));
+        case.add(Monetary, weight, format!("`{noun}` transfers money"));
     } else if let Some(noun) = facts
         .noun(tail, words::MEASURED)
         .or_else(|| paying.filter(|_| split(tail).len() == 1))
@@ -193,16 +201,16 @@ fn noun(facts: &Facts<'_>, case: &mut Case) {
         case.add(
             Monetary,
             6,
-            format!("`{noun}` with an amount is money on its way"),
+            format!("`{noun}` with an amount transfers money"),
         );
     } else if let Some(noun) = facts
         .noun(tail, words::PRICED)
         .filter(|it| !is_plain || !["item", "line"].contains(it))
         .filter(|_| facts.verb(words::WRITING).is_none() && !is_paid)
     {
-        case.add(Monetary, -6, format!("`{noun}` only tells of money"));
+        case.add(Monetary, -6, format!("`{noun}` only describes money"));
     } else if let Some(noun) = facts.noun(tail, words::NEAR_MONEY) {
-        case.add(Monetary, 2, format!("`{noun}` is often paid for"));
+        case.add(Monetary, 2, format!("`{noun}` often costs money"));
     } else if let Some(noun) =
         named(facts.parent(), words::MONEY).or_else(|| facts.noun(facts.parent(), words::MONEY))
     {
@@ -233,20 +241,20 @@ fn body(facts: &Facts<'_>, case: &mut Case) {
             true => (5, ", in an API that moves money"),
             false => (2, ""),
         };
-        let reason = format!("`{amount}` in its body says how much{more}");
+        let reason = format!("`{amount}` in its body is an amount{more}");
         case.add(Monetary, weight, reason);
         if let Some(currency) = currency {
             case.add(
                 Monetary,
                 1,
-                format!("`{currency}` in its body says in what"),
+                format!("`{currency}` in its body is a currency"),
             );
         }
         if let Some(party) = party {
             case.add(
                 Monetary,
                 3,
-                format!("`{party}` in its body says from whom or to whom"),
+                format!("`{party}` in its body is the payer or the payee"),
             );
         }
     }
@@ -269,12 +277,12 @@ fn body(facts: &Facts<'_>, case: &mut Case) {
         case.add(
             Monetary,
             weight,
-            format!("`{token}` in its body is what is charged"),
+            format!("`{token}` in its body is a payment method"),
         );
     }
     if facts.has_key() {
-        case.add(Monetary, 2, "it takes an idempotency key already");
-        case.add(Create, 1, "it takes an idempotency key already");
+        case.add(Monetary, 2, "it already accepts an idempotency key");
+        case.add(Create, 1, "it already accepts an idempotency key");
     }
     let marked = |(name, is): &&(&str, bool)| *is && name.contains("idempoten");
     if let Some((name, _)) = facts.extensions.iter().find(marked) {
@@ -292,7 +300,8 @@ fn entry(facts: &Facts<'_>, case: &mut Case) {
     });
     let is_new = facts.method == "POST" && facts.response.has_id() && !facts.answers_parent;
     if let (Some(amount), Some(balance)) = (amount, balance.filter(|_| is_new)) {
-        let reason = format!("its answer is an entry: `{amount}`, and `{balance}` after it");
+        let reason =
+            format!("its response is a ledger entry: `{amount}`, and `{balance}` after it");
         case.add(Monetary, 5, reason);
     }
 }
@@ -306,7 +315,7 @@ fn answer(facts: &Facts<'_>, case: &mut Case) {
         case.add(
             Monetary,
             1,
-            format!("`{amount}` in its answer says how much"),
+            format!("`{amount}` in its response is an amount"),
         );
     }
     if let Some(balance) = facts
@@ -317,13 +326,13 @@ fn answer(facts: &Facts<'_>, case: &mut Case) {
         case.add(
             Monetary,
             2,
-            format!("`{balance}` in its answer is what is left"),
+            format!("`{balance}` in its response is the remaining balance"),
         );
         // `/pots/{id}/drain`, with any verb: the request has the amount, and the response has the new balance.
         let purse = facts.noun(facts.parent(), words::PURSES);
         let is_rule = facts.noun(facts.tail(), words::RULES).is_some();
         if let Some(purse) = purse.filter(|_| is_of_request && facts.is_below_item && !is_rule) {
-            let reason = format!("an amount goes into the {purse}, or out of it");
+            let reason = format!("an amount is added to or taken from the {purse}");
             case.add(Monetary, 5, reason);
         }
     }
@@ -337,7 +346,7 @@ fn prose(facts: &Facts<'_>, case: &mut Case) {
         .find(|it| facts.summary.contains(**it))
     {
         case.add(Monetary, 6, format!("its summary says “{}”", phrase.trim()));
-        case.add(Transition, -2, "more than a state changes");
+        case.add(Transition, -2, "it changes more than a state");
     } else if let Some(phrase) = facts.says(words::PAID_PHRASES) {
         case.add(Monetary, 5, format!("its text says “{}”", phrase.trim()));
     }

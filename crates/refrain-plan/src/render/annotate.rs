@@ -15,12 +15,24 @@ const RESPONSE: &str = "RefrainProblem";
 /// Descriptions of the status codes that Refrain itself returns.
 const STATUSES: [(&str, &str); 7] = [
     ("400", "The key is missing or malformed"),
-    ("409", "In flight, or the outcome is unknown"),
-    ("410", "The key was used, and its outcome is no longer kept"),
-    ("413", "The request is too large to be guarded"),
+    (
+        "409",
+        "The first request is in flight, or its outcome is unknown",
+    ),
+    (
+        "410",
+        "The key was used, and its outcome is no longer stored",
+    ),
+    ("413", "The request is too large to deduplicate"),
     ("422", "The key was used for another request"),
-    ("502", "The service could not be reached, or broke off"),
-    ("503", "What happened under this key cannot be looked up"),
+    (
+        "502",
+        "The service is unreachable, or closed the connection",
+    ),
+    (
+        "503",
+        "The store is unavailable: the state of this key is not known",
+    ),
 ];
 
 /// Copies a document in its own format, with `x-refrain` on every operation.
@@ -138,7 +150,7 @@ fn has_key(parameters: Option<&Node>) -> bool {
 }
 
 fn parameter(planned: &Planned, required: bool, flavour: Flavour) -> Node {
-    let description = "Names one intended effect. Send the same key with every retry of the same request, and a new one with a new request.";
+    let description = "Identifies one intended effect. Send the same key with every retry of the same request, and a new key with a new request.";
     let mut parameter = Map::new();
     parameter.insert("name".into(), planned.keys.client_header().into());
     parameter.insert("in".into(), "header".into());

@@ -90,15 +90,15 @@ fn opening(plan: &Plan, upstream: Option<&str>) -> String {
     let counted = match plan.operations.is_empty() {
         true => String::new(),
         false => format!(
-            "# {guarded} {operations} guarded. What is read with GET is not, and is left out.\n"
+            "# {guarded} {operations} guarded. Operations that only read with GET are omitted.\n"
         ),
     };
     let upstream = upstream.unwrap_or("http://127.0.0.1:3000");
     format!(
-        "# The policy of {}, made from its description by `refrain plan`.\n\
+        "# The policy of {}, generated from its description by `refrain plan`.\n\
          {counted}{told}\
-         # Edit it freely: running `refrain plan` again keeps what you wrote, and reports what changed in the API.\n\
-         # `refrain check refrain.toml` shows what it comes to.\n\n\
+         # Edit it freely: running `refrain plan` again keeps your changes, and reports changes in the API.\n\
+         # `refrain check refrain.toml` shows the resulting settings.\n\n\
          upstream = {}   # your service\n\
          store = \"file:refrain-data\"   # several processes share postgres://… or redis://…\n",
         line(&plan.title),
@@ -119,12 +119,14 @@ fn closing(plan: &Plan, existing: Option<&str>) -> String {
         return text;
     }
     if !sent.is_empty() {
-        text.push_str("\n# Sent by this API, not to it. Whoever receives them guards them with class = \"event\":\n");
+        text.push_str(
+            "\n# Sent by this API, not to it. Their receivers guard them with class = \"event\":\n",
+        );
         sent.iter()
             .for_each(|it| text.push_str(&format!("#   {}\n", line(&it.name()))));
     }
     if !unmatched.is_empty() {
-        text.push_str("\n# No pattern tells these from another operation, or takes their path; they follow the other one:\n");
+        text.push_str("\n# No pattern distinguishes these from another operation, or matches their path; they get the settings of the other operation:\n");
         unmatched.iter().for_each(|it| {
             text.push_str(&format!(
                 "#   {} ({})\n",
@@ -157,7 +159,7 @@ impl Entry {
                 .map(|it| format!(", or {}", class_name(it)))
                 .unwrap_or_default();
             comment.push(format!(
-                "unsure ({:.2}): {class}{other}? The reasons:",
+                "unsure ({:.2}): {class}{other}? Reasons:",
                 verdict.confidence
             ));
         }
@@ -188,7 +190,7 @@ impl Entry {
                 settings.push(("key", value(event)));
             }
             (None, _, Class::Event) if keys.sender.is_none() => {
-                comment.push("no id of the event was found: name it, such as key = \"body:/id\", or nothing is guarded".into());
+                comment.push("found no event id: set it, such as key = \"body:/id\", or deliveries are not deduplicated".into());
             }
             (_, Some(header), _) => settings.push(("key", value(format!("header:{header}")))),
             _ => {}
@@ -222,13 +224,14 @@ impl Entry {
             );
         }
         if consumer.source.is_none() {
-            comment.push("the description names no broker that is known: correct `source`".into());
+            comment.push("the description names no supported broker: correct `source`".into());
         }
         if consumer.channel.contains('{') {
-            comment.push("`queue` has a parameter: write the name that the broker knows".into());
+            comment
+                .push("`queue` has a parameter: write the name of the queue on the broker".into());
         }
         if consumer.key.is_empty() {
-            comment.push("no id was found in the messages: the broker's own is used, which a publisher that sends twice does not repeat".into());
+            comment.push("found no id in the messages: using the id that the broker assigns, which differs if a publisher sends a message twice".into());
             for natural in &consumer.natural {
                 comment.push(format!("or: key = \"{}\"", natural.source));
                 comment.push(format!("  risk: {}", natural.risk));
@@ -293,7 +296,11 @@ fn merge(
     let there = match document.remove(list) {
         None => ArrayOfTables::new(),
         Some(Item::ArrayOfTables(tables)) => tables,
-        Some(_) => return Err(format!("`{list}` is no list of tables; write [[{list}]]")),
+        Some(_) => {
+            return Err(format!(
+                "`{list}` is not a list of tables; write [[{list}]]"
+            ));
+        }
     };
     let name_of = |table: &Table| {
         table
@@ -311,7 +318,7 @@ fn merge(
             true => before = &entry.name,
             false => {
                 let message = format!(
-                    "is in the API and not in the file: planned as {}",
+                    "is in the API but not in the file: added as {}",
                     entry.planned
                 );
                 drift.push(Drift {
@@ -369,7 +376,7 @@ fn follow(table: &mut Table, entry: Option<&Entry>, name: &str, drift: &mut Vec<
         (Some(_), None) => {
             return tell(
                 "gone",
-                "is in the file, and no longer in the API: remove it when nobody calls it".into(),
+                "is in the file but no longer in the API: remove it when no client calls it".into(),
             );
         }
         (None, _) => return,

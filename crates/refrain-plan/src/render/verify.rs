@@ -50,18 +50,18 @@ fn mark(planned: &Planned) -> String {
 
 fn opening(plan: &Plan, url: &str, tried: usize, count: usize) -> String {
     let mut text = format!(
-        "# Duplicates of every kind for {}, made from its description by `refrain plan`.\n\
-         # Run it against the proxy, where effects do no harm: refrain verify --config verify.toml\n\
-         # Bodies are samples: correct what your service would refuse. What you change stays when the plan is run again.\n",
+        "# Test plan for `refrain verify` of {}, generated from its description by `refrain plan`.\n\
+         # Run it against the proxy of a test environment: refrain verify --config verify.toml\n\
+         # Bodies are samples: correct those that your service rejects. `refrain plan` keeps your changes.\n",
         line(&plan.title)
     );
     if tried < count {
         text.push_str(&format!(
-            "# {tried} of {count} operations are here, those that move money first.\n"
+            "# It contains {tried} of {count} operations; those that move money come first.\n"
         ));
     }
     text.push_str(&format!("\nurl = {}\n\n", value(url)));
-    text.push_str("# The strongest check counts what took effect:\n# [effects]\n# url = \"http://127.0.0.1:3000/ledger\"\n");
+    text.push_str("# Counting effects makes the test stronger:\n# [effects]\n# url = \"http://127.0.0.1:3000/ledger\"\n");
     text
 }
 
@@ -75,11 +75,11 @@ fn entry(planned: &Planned, operation: &Operation<'_>, plan: &Plan) -> String {
     let mut made = match sample::request(operation, &options) {
         Ok(made) => made,
         Err(why) => {
-            return format!("{class}\n# no sample can be made: {}\n", line(&why));
+            return format!("{class}\n# cannot generate a sample: {}\n", line(&why));
         }
     };
     let Ok(body) = String::from_utf8(made.body.clone()) else {
-        return format!("{class}\n# its body is no text; write body = \"@FILE\"\n");
+        return format!("{class}\n# its body is not text; write body = \"@FILE\"\n");
     };
     if body.len() > BODY_BYTES_MAX {
         return format!(
@@ -136,7 +136,7 @@ fn entry(planned: &Planned, operation: &Operation<'_>, plan: &Plan) -> String {
             let commented: Vec<_> = lines.lines().map(|line| format!("# {line}")).collect();
             let needs = needs.join(", ");
             format!(
-                "{class}\n# needs something that exists: fill in {needs} and take the marks away\n{}\n",
+                "{class}\n# needs an existing resource: fill in {needs} and uncomment\n{}\n",
                 commented.join("\n")
             )
         }

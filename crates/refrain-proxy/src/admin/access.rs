@@ -31,12 +31,14 @@ impl Access {
     pub(super) fn new(address: SocketAddr, token: Option<&str>) -> io::Result<Self> {
         let is_loopback = address.ip().to_canonical().is_loopback();
         if token.is_some_and(|token| token.trim().is_empty()) {
-            return Err(invalid("the admin token is empty; set one, or none".into()));
+            return Err(invalid(
+                "the admin token is empty; set a token, or leave it unset".into(),
+            ));
         }
         if !is_loopback && token.is_none() {
             return Err(invalid(format!(
-                "the admin address {address} can be reached from other machines and has no token; \
-                 set one, or listen on 127.0.0.1"
+                "the admin address {address} is reachable from other machines, and no token is set; \
+                 set a token, or listen on 127.0.0.1"
             )));
         }
         Ok(Self {
@@ -48,8 +50,8 @@ impl Access {
     fn check_near(&self, request: &Request) -> Result<(), Refusal> {
         let host = host(request);
         if self.is_loopback && !host.as_ref().is_some_and(is_loopback) {
-            let error = "the Host header names no loopback address";
-            let fix = "ask for http://127.0.0.1 or http://localhost";
+            let error = "the Host header is not a loopback address";
+            let fix = "send the request to http://127.0.0.1 or http://localhost";
             return Err(Refusal::new(StatusCode::FORBIDDEN, error, fix));
         }
         if matches!(*request.method(), Method::GET | Method::HEAD) {
@@ -67,8 +69,8 @@ impl Access {
             Some(shown) if blake3::hash(shown) == *token => Ok(()),
             shown => {
                 let error = match shown {
-                    Some(_) => "the token is not the right one",
-                    None => "a token is required here",
+                    Some(_) => "the admin token is wrong",
+                    None => "an admin token is required",
                 };
                 let fix = "send the admin token as Authorization: Bearer";
                 Err(Refusal::new(StatusCode::UNAUTHORIZED, error, fix))
@@ -114,8 +116,8 @@ fn invalid(message: String) -> io::Error {
 }
 
 fn too_slow() -> Refusal {
-    let error = "the store did not answer in time";
-    let fix = "see that the store can be reached, and ask again";
+    let error = "the store did not respond in time";
+    let fix = "check that the store is reachable, and retry";
     Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error, fix)
 }
 
@@ -154,8 +156,8 @@ fn check_origin(headers: &HeaderMap, host: Option<&Authority>) -> Result<(), Ref
     if origin && site {
         return Ok(());
     }
-    let error = "the request comes from a page of another site";
-    let fix = "ask from a program, or from a page of this address";
+    let error = "the request comes from a web page of another site";
+    let fix = "send it from a program, or from a page of this address";
     Err(Refusal::new(StatusCode::FORBIDDEN, error, fix))
 }
 
@@ -168,7 +170,7 @@ fn check_type(request: &Request) -> Result<(), Refusal> {
     if is_json || kind.is_none() && request.body().is_end_stream() {
         return Ok(());
     }
-    let error = "the body is not announced as JSON";
+    let error = "the Content-Type of the request is not JSON";
     let fix = "send Content-Type: application/json";
     Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, error, fix))
 }

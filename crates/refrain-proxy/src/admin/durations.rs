@@ -20,10 +20,10 @@ const BOUNDS: usize = 20;
 
 /// Histogram of durations. Clones share their counts.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Durations(Arc<Counts>);
+pub(super) struct Durations(Arc<BucketCounts>);
 
 #[derive(Debug, Default)]
-struct Counts {
+struct BucketCounts {
     /// Count of each bucket; the last one is for durations over every bound.
     buckets: [AtomicU64; BOUNDS + 1],
     /// Sum of all durations. It wraps around after 584 years, as a counter may.
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_counted_can_be_scraped() {
+    fn counted_durations_are_exported() {
         use prometheus_client::{encoding::text, registry::Registry};
         let (durations, mut registry) = (Durations::default(), Registry::default());
         registry.register("took", "How long it took", durations.clone());

@@ -20,7 +20,7 @@ use super::Admin;
 /// Longest wait for the store; a slower one is not ready, and probes give up soon after.
 const STORE_MAX: Duration = Duration::from_secs(2);
 
-/// Responds 200 as long as the process runs, whatever the state of the store.
+/// Responds 200 as long as the process runs, even if the store is unavailable.
 pub(super) async fn livez() -> Response {
     Json(json!({ "live": true })).into_response()
 }
@@ -28,7 +28,7 @@ pub(super) async fn livez() -> Response {
 /// Responds 200 if the store responds, a required audit log can be written, and new work is accepted.
 pub(super) async fn readyz(State(admin): State<Arc<Admin>>) -> Response {
     if admin.is_draining.load(Ordering::Acquire) {
-        return not_ready("draining", "it is being shut down");
+        return not_ready("draining", "the proxy is shutting down");
     }
     let engine = admin.layer.engine();
     let is_audited = |it: &Operation| it.audit && it.guarded;
@@ -42,7 +42,7 @@ pub(super) async fn readyz(State(admin): State<Arc<Admin>>) -> Response {
     match timeout(STORE_MAX, store.read(RecordId::default())).await {
         Ok(Ok(_)) => Json(json!({ "ready": true })).into_response(),
         Ok(Err(error)) => not_ready("store", &error.to_string()),
-        Err(_) => not_ready("store", "the store does not answer"),
+        Err(_) => not_ready("store", "the store did not respond within 2 s"),
     }
 }
 

@@ -61,7 +61,7 @@ async fn accept(
                 connections.spawn(attend(stream, router.clone(), ended.clone()));
             }
             Err(error) => {
-                tracing::warn!(%error, "an admin connection could not be accepted");
+                tracing::warn!(%error, "cannot accept an admin connection");
                 sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -90,6 +90,6 @@ async fn attend(stream: TcpStream, router: Router, mut ended: watch::Receiver<()
         }
     };
     if let Err(error) = done {
-        tracing::debug!(%error, "an admin connection broke");
+        tracing::debug!(%error, "an admin connection failed");
     }
 }

@@ -78,7 +78,7 @@ impl Metrics {
         let ops = store_series(&mut registry, scheme(store));
         let connections = connection_series(&mut registry);
         let refused_heads = RefusedHeads::default();
-        let help = "Requests rejected for their head, before they were matched with an operation";
+        let help = "Requests rejected because of their head, before an operation was matched";
         registry.register("refused_heads", help, refused_heads.clone());
         // Exported before the first occurrence, so that alerts can be written.
         for code in REFUSALS {
@@ -136,9 +136,10 @@ fn connection_series(registry: &mut Registry) -> Connections {
     let connections = Connections::default();
     let help = "Open client connections";
     registry.register("connections", help, connections.open.clone());
-    let help = "Limit of client connections: `connections_max`, or less if the limit of open files is too low";
+    let help =
+        "Maximum client connections: `connections_max`, or less if the open-file limit is too low";
     registry.register("connections_max", help, connections.max.clone());
-    let help = "Times that the limit of client connections was reached; further clients wait to be accepted";
+    let help = "Times that the maximum of client connections was reached; further clients wait to be accepted";
     registry.register("connections_exhausted", help, connections.exhausted.clone());
     connections
 }

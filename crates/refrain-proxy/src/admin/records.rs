@@ -29,12 +29,12 @@ use super::{Admin, refusal::Refusal, view};
 const PAGE_MAX: u32 = 16;
 const LIMIT_DEFAULT: u32 = 100;
 
-type Answer = Result<Json<Value>, Refusal>;
+type AdminResult = Result<Json<Value>, Refusal>;
 
 /// Query parameters of the record list.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Wanted {
+pub(super) struct ListQuery {
     state: Option<StateName>,
     limit: Option<u32>,
     after: Option<String>,
@@ -42,13 +42,16 @@ pub(super) struct Wanted {
 
 pub(super) async fn list(
     State(admin): State<Arc<Admin>>,
-    wanted: Result<Query<Wanted>, QueryRejection>,
-) -> Answer {
+    wanted: Result<Query<ListQuery>, QueryRejection>,
+) -> AdminResult {
     let Query(wanted) = wanted?;
     let limit = wanted.limit.unwrap_or(LIMIT_DEFAULT);
     if !(1..=LIST_MAX).contains(&limit) {
         let error = format!("limit: {limit} is not between 1 and {LIST_MAX}");
-        return Err(Refusal::bad(error, "ask for fewer, and go on with ?after="));
+        return Err(Refusal::bad(
+            error,
+            "request fewer records, and page with ?after=ID",
+        ));
     }
     let mut after = wanted.after.as_deref().map(parse_id).transpose()?;
     let mut records = Vec::new();
@@ -70,7 +73,7 @@ pub(super) async fn list(
     Ok(Json(json!({ "records": records, "next": next })))
 }
 
-pub(super) async fn show(State(admin): State<Arc<Admin>>, Path(id): Path<String>) -> Answer {
+pub(super) async fn show(State(admin): State<Arc<Admin>>, Path(id): Path<String>) -> AdminResult {
     let id = parse_id(&id)?;
     let reading = admin.layer.engine().store().read(id).await?;
     let reading = reading.ok_or_else(|| absent(id))?;
@@ -89,7 +92,7 @@ async fn receipt(admin: &Admin, id: RecordId) -> Option<String> {
         match witness.receipts().find(id).await {
             Ok(Some(receipt)) => {
                 let (fence, status) = (receipt.fence, receipt.status);
-                return Some(format!("committed under {fence} with status {status}"));
+                return Some(format!("committed with fence {fence} and status {status}"));
             }
             Ok(None) => shown = shown.or_else(|| Some("none".to_owned())),
             Err(error) => shown = Some(format!("cannot be read: {error}")),
@@ -101,7 +104,7 @@ async fn receipt(admin: &Admin, id: RecordId) -> Option<String> {
 /// An operator's resolution of an unknown outcome.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Finding {
+struct ResolveRequest {
     r#as: As,
     reason: String,
     /// Name of the operator; written to the audit log as given.
@@ -127,9 +130,9 @@ pub(super) async fn resolve(
     State(admin): State<Arc<Admin>>,
     Path(id): Path<String>,
     body: Result<Bytes, BytesRejection>,
-) -> Answer {
+) -> AdminResult {
     let id = parse_id(&id)?;
-    let finding: Finding = parse(&body?, RESOLVE_FIX)?;
+    let finding: ResolveRequest = parse(&body?, RESOLVE_FIX)?;
     let (r#as, reason, by) = (finding.r#as, finding.reason.clone(), finding.by.clone());
     let resolution = resolution(&admin, finding)?;
     let engine = admin.layer.engine();
@@ -150,7 +153,7 @@ pub(super) async fn resolve(
 
 const RESOLVE_FIX: &str = r#"send {"as":"completed","status":200,"headers":{},"body":"","reason":""} or {"as":"never-happened","reason":""}"#;
 
-fn resolution(admin: &Admin, finding: Finding) -> Result<Resolution, Refusal> {
+fn resolution(admin: &Admin, finding: ResolveRequest) -> Result<Resolution, Refusal> {
     if finding.r#as == As::NeverHappened {
         let is_bare = finding.status.is_none()
             && finding.headers.is_empty()
@@ -159,7 +162,7 @@ fn resolution(admin: &Admin, finding: Finding) -> Result<Resolution, Refusal> {
         return match is_bare {
             true => Ok(Resolution::NeverHappened),
             false => Err(Refusal::bad(
-                "what never happened has no status, headers or body",
+                "never-happened takes no status, headers or body",
                 RESOLVE_FIX,
             )),
         };
@@ -188,11 +191,11 @@ fn span(name: &str, text: Option<&str>, default: Duration) -> Result<Duration, R
         .map_err(|error| Refusal::bad(format!("{name}: {error}"), "write it as 24h or 30d"))
 }
 
-fn outcome(admin: &Admin, finding: &Finding) -> Result<Outcome, Refusal> {
+fn outcome(admin: &Admin, finding: &ResolveRequest) -> Result<Outcome, Refusal> {
     let status = finding
         .status
         .filter(|status| (200..=599).contains(status))
-        .ok_or_else(|| Refusal::bad("status: there is none between 200 and 599", RESOLVE_FIX))?;
+        .ok_or_else(|| Refusal::bad("status: missing, or not between 200 and 599", RESOLVE_FIX))?;
     for (name, value) in &finding.headers {
         check_header(admin, name, value)?;
     }
@@ -203,13 +206,13 @@ fn outcome(admin: &Admin, finding: &Finding) -> Result<Outcome, Refusal> {
         .collect();
     let body = match (&finding.body, &finding.body_base64) {
         (Some(_), Some(_)) => {
-            let error = "there are two bodies";
+            let error = "body and body_base64 are both set";
             return Err(Refusal::bad(error, "send either body or body_base64"));
         }
         (Some(text), None) => Bytes::copy_from_slice(text.as_bytes()),
         (None, Some(packed)) => BASE64_STANDARD
             .decode(packed)
-            .map_err(|error| Refusal::bad(format!("body_base64: {error}"), "mend it"))?
+            .map_err(|error| Refusal::bad(format!("body_base64: {error}"), "send valid base64"))?
             .into(),
         (None, None) => Bytes::new(),
     };
@@ -222,13 +225,13 @@ fn outcome(admin: &Admin, finding: &Finding) -> Result<Outcome, Refusal> {
 /// Accepts only headers that would be replayed.
 fn check_header(admin: &Admin, name: &str, value: &str) -> Result<(), Refusal> {
     let bad = |what: &str| Refusal::bad(format!("headers: {name}: {what}"), RESOLVE_FIX);
-    HeaderName::try_from(name).map_err(|_| bad("is no name of a header"))?;
-    HeaderValue::try_from(value).map_err(|_| bad("its value cannot be sent"))?;
+    HeaderName::try_from(name).map_err(|_| bad("invalid header name"))?;
+    HeaderValue::try_from(value).map_err(|_| bad("invalid header value"))?;
     let lower = name.to_ascii_lowercase();
     let mut operations = admin.layer.policy().operations();
     match operations.any(|operation| operation.replays_header(&lower)) {
         true => Ok(()),
-        false => Err(bad("is replayed for no operation; leave it out")),
+        false => Err(bad("no operation replays this header; remove it")),
     }
 }
 
@@ -253,20 +256,20 @@ pub(super) async fn erase(
     State(admin): State<Arc<Admin>>,
     Path(id): Path<String>,
     body: Result<Bytes, BytesRejection>,
-) -> Answer {
+) -> AdminResult {
     let id = parse_id(&id)?;
-    let erasing: Erasing = parse(&body?, r#"send {"reason":"why it goes"}"#)?;
+    let erasing: Erasing = parse(&body?, r#"send {"reason":"why it is deleted"}"#)?;
     let deed = deed(&admin, &erasing.reason, erasing.by.as_deref());
     match admin.layer.engine().erase(id, deed).await? {
         Erased::Gone => Ok(Json(json!({ "id": id.to_string(), "erased": true }))),
         Erased::Absent => Err(absent(id)),
         Erased::InFlight => Err(Refusal::conflict(
-            "the record is in flight: somebody is running it",
-            "wait until it has ended",
+            "the record is in flight: its operation is running",
+            "wait until the operation ends",
         )),
         Erased::Indeterminate => Err(Refusal::conflict(
-            "the record is indeterminate: it may have taken effect",
-            "find out what became of it, and resolve it",
+            "the record is indeterminate (unknown outcome): it may have taken effect",
+            "find out whether it took effect, and resolve the record",
         )),
     }
 }
@@ -274,7 +277,7 @@ pub(super) async fn erase(
 /// A request whose record is to be found.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Sought {
+struct FindRequest {
     method: String,
     path: String,
     #[serde(default)]
@@ -290,8 +293,8 @@ const FIND_FIX: &str =
 pub(super) async fn find(
     State(admin): State<Arc<Admin>>,
     body: Result<Bytes, BytesRejection>,
-) -> Answer {
-    let sought: Sought = parse(&body?, FIND_FIX)?;
+) -> AdminResult {
+    let sought: FindRequest = parse(&body?, FIND_FIX)?;
     let key = sought.key.as_deref().map(Key::new).transpose()?;
     let head = head(&sought)?;
     let located = admin.layer.locate(&head, &sought.body.into(), key)?;
@@ -305,13 +308,18 @@ pub(super) async fn find(
     })))
 }
 
-fn head(sought: &Sought) -> Result<Parts, Refusal> {
+fn head(sought: &FindRequest) -> Result<Parts, Refusal> {
     let bad = |what: String| Refusal::bad(what, FIND_FIX);
     let method: Result<Method, _> = sought.method.parse();
-    let method = method.map_err(|_| bad(format!("method: {} is none", sought.method)))?;
+    let method = method.map_err(|_| bad(format!("method: {} is not a method", sought.method)))?;
     let uri: Result<Uri, _> = sought.path.parse();
     let uri = uri.ok().filter(|_| sought.path.starts_with('/'));
-    let uri = uri.ok_or_else(|| bad(format!("path: {} is none", sought.path)))?;
+    let uri = uri.ok_or_else(|| {
+        bad(format!(
+            "path: {} is not a path that starts with /",
+            sought.path
+        ))
+    })?;
     let mut request = Request::builder().method(method).uri(uri);
     for (name, value) in &sought.headers {
         request = request.header(name, value);
@@ -335,34 +343,37 @@ fn parse<T: DeserializeOwned>(body: &[u8], fix: &str) -> Result<T, Refusal> {
 fn parse_id(text: &str) -> Result<RecordId, Refusal> {
     let id = text.parse();
     id.map_err(|error: refrain::Error| {
-        Refusal::bad(error.to_string(), "take one from /api/records or /api/find")
+        Refusal::bad(
+            error.to_string(),
+            "use an id from /api/records or /api/find",
+        )
     })
 }
 
 fn absent(id: RecordId) -> Refusal {
     let error = format!("there is no record {id}");
-    let fix = "it may have been released or swept, or never was; look for it with /api/find";
+    let fix = "it was released or swept, or never existed; look it up with POST /api/find";
     Refusal::new(StatusCode::NOT_FOUND, error, fix)
 }
 
 fn too_early(left: Duration) -> Refusal {
     let seconds = u64::try_from(left.as_millis().div_ceil(1_000)).unwrap_or(u64::MAX);
-    let error = "the attempt may still act, so that it never happened does not count yet";
-    let mut refusal = Refusal::conflict(error, format!("ask again in {seconds} s"));
+    let error = "the attempt may still take effect, so never-happened is not accepted yet";
+    let mut refusal = Refusal::conflict(error, format!("retry in {seconds} s"));
     refusal.retry_after = Some(seconds);
     refusal
 }
 
 fn not_in_doubt(state: StateName) -> Refusal {
     let (error, fix) = match state {
-        StateName::InFlight => ("the record is in flight", "wait until it has ended"),
+        StateName::InFlight => ("the record is in flight", "wait until the operation ends"),
         StateName::Completed => (
-            "the record is completed, and its outcome does not change",
-            "erase it if it is to run again",
+            "the record is completed, and its outcome cannot be changed",
+            "delete the record if a retry may execute again",
         ),
         _ => (
             "the record is past retention",
-            "erase it if it is to run again",
+            "delete the record if a retry may execute again",
         ),
     };
     Refusal::conflict(error, fix)

@@ -61,18 +61,18 @@ impl IntoResponse for Refusal {
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
         let (status, fix) = match error.kind() {
-            ErrorKind::Invalid => (StatusCode::BAD_REQUEST, "mend what was sent"),
+            ErrorKind::Invalid => (StatusCode::BAD_REQUEST, "correct the request"),
             ErrorKind::Corrupt => (
                 StatusCode::INTERNAL_SERVER_ERROR,
-                "look at the store with `refrain store check`",
+                "check the store with `refrain store check`",
             ),
             ErrorKind::Unaudited => (
                 StatusCode::SERVICE_UNAVAILABLE,
-                "mend the folder of the audit log, and start the proxy again",
+                "repair the folder of the audit log, and restart the proxy",
             ),
             _ => (
                 StatusCode::SERVICE_UNAVAILABLE,
-                "see that the store can be reached, and ask again",
+                "check that the store is reachable, and retry",
             ),
         };
         Self::new(status, error.to_string(), fix)
@@ -88,19 +88,19 @@ impl From<QueryRejection> for Refusal {
 
 impl From<BytesRejection> for Refusal {
     fn from(rejection: BytesRejection) -> Self {
-        let fix = "send a shorter body, and all of it";
+        let fix = "send a complete body within the size limit";
         Self::new(rejection.status(), rejection.body_text(), fix)
     }
 }
 
 pub(super) async fn no_route(uri: Uri) -> Refusal {
-    let fix = "there is /livez, /readyz, /metrics, /api/records and /api/find";
-    let error = format!("there is nothing at {}", uri.path());
+    let fix = "use /livez, /readyz, /metrics, /api/records, /api/find or /api/operations";
+    let error = format!("no such route: {}", uri.path());
     Refusal::new(StatusCode::NOT_FOUND, error, fix)
 }
 
 pub(super) async fn no_method(method: Method, uri: Uri) -> Refusal {
-    let error = format!("{} does not take {method}", uri.path());
-    let fix = "GET to look, POST to resolve or find, DELETE to erase";
+    let error = format!("{} does not support {method}", uri.path());
+    let fix = "use GET to read, POST to resolve or find, DELETE to delete";
     Refusal::new(StatusCode::METHOD_NOT_ALLOWED, error, fix)
 }

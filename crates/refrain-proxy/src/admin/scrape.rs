@@ -29,7 +29,7 @@ pub(super) async fn metrics(State(admin): State<Arc<Admin>>) -> Response {
     let census = match timeout(CENSUS_MAX, engine.store().census()).await {
         Ok(Ok(census)) => Some(census),
         Ok(Err(error)) => {
-            tracing::warn!(%error, "the store could not count its records");
+            tracing::warn!(%error, "cannot count the records of the store");
             None
         }
         Err(_) => None,
@@ -47,7 +47,8 @@ pub(super) async fn metrics(State(admin): State<Arc<Admin>>) -> Response {
         }
         Err(_) => {
             let status = StatusCode::INTERNAL_SERVER_ERROR;
-            Refusal::new(status, "the metrics could not be written", "report this").into_response()
+            Refusal::new(status, "cannot encode the metrics", "report this as a bug")
+                .into_response()
         }
     }
 }

@@ -21,19 +21,19 @@ use super::{inlet::Inlet, linger::linger};
 use crate::{http1::Step, watch::Client};
 
 /// The body of a client's request.
-pub(crate) struct ClientBody(Kind);
+pub(crate) struct ClientBody(ClientBodyKind);
 
-enum Kind {
+enum ClientBodyKind {
     /// The complete body, which is the usual case; `None` once it was returned.
     Whole(Option<Bytes>),
     /// Body of an HTTP/1 request.
-    Inlet(Held, Watched),
+    Inlet(HeldInlet, Watched),
     /// Body of an HTTP/2 request.
-    Stream(Streamed),
+    Stream(StreamedBody),
 }
 
 /// An HTTP/2 body. On drop the rest of it is read, because otherwise the stream would be reset.
-struct Streamed {
+struct StreamedBody {
     body: Option<Incoming>,
     /// Longest wait for the next piece.
     timeout: Duration,
@@ -41,7 +41,7 @@ struct Streamed {
     late: Option<Pin<Box<Sleep>>>,
 }
 
-impl Streamed {
+impl StreamedBody {
     fn poll_frame(
         &mut self,
         context: &mut Context<'_>,
@@ -61,7 +61,7 @@ impl Streamed {
     }
 }
 
-impl Drop for Streamed {
+impl Drop for StreamedBody {
     fn drop(&mut self) {
         let left = self.body.take().filter(|body| !body.is_end_stream());
         if let (Some(mut body), Ok(runtime)) = (left, Handle::try_current()) {
@@ -77,9 +77,9 @@ impl Drop for Streamed {
 }
 
 /// Exclusive right to read the connection as this body, until this is dropped: at the latest when the body has ended.
-struct Held(Inlet);
+struct HeldInlet(Inlet);
 
-impl Drop for Held {
+impl Drop for HeldInlet {
     fn drop(&mut self) {
         self.0.let_go();
     }
@@ -96,16 +96,21 @@ impl Drop for Watched {
 
 impl ClientBody {
     pub(super) fn whole(bytes: Bytes) -> Self {
-        Self(Kind::Whole(Some(bytes).filter(|bytes| !bytes.is_empty())))
+        Self(ClientBodyKind::Whole(
+            Some(bytes).filter(|bytes| !bytes.is_empty()),
+        ))
     }
 
     pub(super) fn inlet(body: Inlet, client: &Arc<Client>) -> Self {
-        Self(Kind::Inlet(Held(body), Watched(client.clone())))
+        Self(ClientBodyKind::Inlet(
+            HeldInlet(body),
+            Watched(client.clone()),
+        ))
     }
 
     /// `timeout` is the longest wait for the next piece.
     pub(super) fn stream(body: Incoming, timeout: Duration) -> Self {
-        Self(Kind::Stream(Streamed {
+        Self(ClientBodyKind::Stream(StreamedBody {
             body: Some(body),
             timeout,
             late: None,
@@ -120,7 +125,7 @@ impl ClientBody {
         };
         if is_last {
             // The bytes after it belong to the next request.
-            self.0 = Kind::Whole(None);
+            self.0 = ClientBodyKind::Whole(None);
         }
         match step {
             Step::Data(data) => Some(Ok(Frame::data(data))),
@@ -139,8 +144,10 @@ impl Body for ClientBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match &mut self.0 {
-            Kind::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Kind::Inlet(held, watched) => {
+            ClientBodyKind::Whole(bytes) => {
+                Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes))))
+            }
+            ClientBodyKind::Inlet(held, watched) => {
                 let polled = held.0.poll_step(context);
                 watched.0.note_body(polled.is_pending());
                 if polled.is_pending() && watched.0.has_timed_out() {
@@ -149,15 +156,15 @@ impl Body for ClientBody {
                 }
                 polled.map(|step| self.frame(step))
             }
-            Kind::Stream(streamed) => streamed.poll_frame(context),
+            ClientBodyKind::Stream(streamed) => streamed.poll_frame(context),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.0 {
-            Kind::Whole(bytes) => bytes.is_none(),
-            Kind::Inlet(..) => false,
-            Kind::Stream(Streamed { body, .. }) => {
+            ClientBodyKind::Whole(bytes) => bytes.is_none(),
+            ClientBodyKind::Inlet(..) => false,
+            ClientBodyKind::Stream(StreamedBody { body, .. }) => {
                 body.as_ref().is_none_or(Incoming::is_end_stream)
             }
         }
@@ -165,9 +172,11 @@ impl Body for ClientBody {
 
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
-            Kind::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
-            Kind::Inlet(held, _) => held.0.lock().size_hint(),
-            Kind::Stream(Streamed { body, .. }) => body
+            ClientBodyKind::Whole(bytes) => {
+                SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64)
+            }
+            ClientBodyKind::Inlet(held, _) => held.0.lock().size_hint(),
+            ClientBodyKind::Stream(StreamedBody { body, .. }) => body
                 .as_ref()
                 .map_or_else(SizeHint::default, Incoming::size_hint),
         }

@@ -32,8 +32,8 @@ use super::{
     reply::{self, Reply},
 };
 use crate::{
-    http1::{COPIED_MAX, Input, Length, Limits, Sending, Stuck},
-    tunnel::{self, Opened},
+    http1::{COPIED_MAX, Input, Length, Limits, SendError, Sending},
+    tunnel::{self, OpenedTunnel},
     watch::{Active, Client, Date, WatchedStream},
 };
 
@@ -76,7 +76,7 @@ struct Leaving {
     switches: bool,
     keeps_alive: bool,
     /// Hands the connection to the tunnel after a `101`.
-    opened: Option<oneshot::Sender<Opened>>,
+    opened: Option<oneshot::Sender<OpenedTunnel>>,
 }
 
 /// Lets all other tasks run first that are ready now.
@@ -96,7 +96,7 @@ async fn others_first() {
 }
 
 /// How much of a replay was sent at once.
-enum Sent {
+enum SendProgress {
     All(After),
     /// Boxed, because most replays are sent completely.
     Leaving(Box<Leaving>),
@@ -107,7 +107,7 @@ enum After {
     Next,
     Close,
     /// Hand it over to a tunnel.
-    Over(oneshot::Sender<Opened>),
+    Over(oneshot::Sender<OpenedTunnel>),
 }
 
 impl After {
@@ -234,8 +234,8 @@ impl Connection {
                     others_first().await;
                     let sent = poll_fn(|context| Poll::Ready(self.replay(&replay, asked, context)));
                     match sent.await? {
-                        Sent::All(after) => return Ok(after),
-                        Sent::Leaving(leaving) => *leaving,
+                        SendProgress::All(after) => return Ok(after),
+                        SendProgress::Leaving(leaving) => *leaving,
                     }
                 }
                 Fronted::Making(mut fronting) => {
@@ -333,7 +333,7 @@ impl Connection {
         replay: &Replay,
         asked: RequestTraits,
         context: &mut Context<'_>,
-    ) -> io::Result<Sent> {
+    ) -> io::Result<SendProgress> {
         let content = replay.content();
         let reply = Reply {
             status: replay.status(),
@@ -358,7 +358,7 @@ impl Connection {
             if written == out.len() {
                 self.client.note_answered();
                 self.keep(out);
-                return Ok(Sent::All(After::of(keeps_alive)));
+                return Ok(SendProgress::All(After::of(keeps_alive)));
             }
             out.drain(..written);
         }
@@ -367,7 +367,7 @@ impl Connection {
             _ => replay.body(),
         };
         let answer = FrontResponse::of(body, Active::start(&self.client));
-        Ok(Sent::Leaving(Box::new(Leaving {
+        Ok(SendProgress::Leaving(Box::new(Leaving {
             sending: Sending::new(out, length, answer),
             switches: false,
             keeps_alive,
@@ -397,8 +397,8 @@ impl Connection {
         match leaving.sending.poll(&mut self.write, context) {
             Poll::Pending => self.poll_gone(context).map(Err),
             Poll::Ready(sent) => Poll::Ready(sent.map_err(|stuck| match stuck {
-                Stuck::Io(error) => error,
-                Stuck::Body(error) => io::Error::other(error),
+                SendError::Io(error) => error,
+                SendError::Body(error) => io::Error::other(error),
             })),
         }
     }
@@ -460,7 +460,7 @@ impl Connection {
     }
 
     /// Hands the connection to the tunnel after a `101`.
-    fn hand_over(self, opened: oneshot::Sender<Opened>) -> io::Result<()> {
+    fn hand_over(self, opened: oneshot::Sender<OpenedTunnel>) -> io::Result<()> {
         let Self {
             inlet,
             serving,
@@ -472,7 +472,7 @@ impl Connection {
         let (read, input) = parts.ok_or(io::ErrorKind::ResourceBusy)?;
         let stream = read.reunite(write.stream).map_err(io::Error::other)?;
         // If the receiver is gone, the connection is just closed.
-        let _ = opened.send(Opened {
+        let _ = opened.send(OpenedTunnel {
             stream,
             read: input.bytes,
         });

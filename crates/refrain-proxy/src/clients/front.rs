@@ -60,7 +60,7 @@ impl Front {
         }
         // Bytes for the tunnel must not be parsed as a request: the connection ends with this response.
         if head.method == Method::CONNECT {
-            let detail = "Tunnels are not opened here.";
+            let detail = "CONNECT is not supported: this server opens no tunnels.";
             return Fronted::Making(self.refused(Code::MethodUnsupported, detail));
         }
         headers::normalise(&mut head);

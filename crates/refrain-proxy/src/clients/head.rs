@@ -87,7 +87,7 @@ impl Refused {
 
     /// The head did not arrive in time.
     pub(super) fn late() -> Self {
-        let why = "The head of the request did not come in time. Nothing ran.";
+        let why = "The request head did not arrive in time. Nothing was executed.";
         Self::new(Code::RequestTimeout, why)
     }
 }
@@ -142,12 +142,12 @@ fn too_large(head: &[u8], limits: Limits) -> Refused {
     if first > TARGET_BYTES_MAX.min(limits.bytes_max) {
         return target_too_long();
     }
-    let why = "The head of the request is too large; send less of it.";
+    let why = "The request head is too large; send fewer or shorter headers.";
     Refused::new(Code::HeadTooLarge, why)
 }
 
 fn target_too_long() -> Refused {
-    let why = "The target is too long; send a shorter one.";
+    let why = "The request target is too long; send a shorter one.";
     Refused::new(Code::TargetTooLong, why)
 }
 
@@ -162,10 +162,10 @@ fn read<'h>(
         .map_err(refused)?;
     let (Some(method), Some(target), Some(version)) = (parsed.method, parsed.path, parsed.version)
     else {
-        return Err(Broken("The first line is no request.").into());
+        return Err(Broken("The request line is malformed.").into());
     };
     if complete != httparse::Status::Complete(bytes.len()) {
-        return Err(Broken("The head does not end where it seems to.").into());
+        return Err(Broken("The end of the request head is ambiguous.").into());
     }
     let mut parts = spare();
     parts.method = method_of(method)?;
@@ -190,22 +190,24 @@ fn read<'h>(
 fn refused(error: httparse::Error) -> Refused {
     let why = match error {
         httparse::Error::TooManyHeaders => {
-            let why = "The request has too many fields; send fewer.";
+            let why = "The request has too many headers; send fewer.";
             return Refused::new(Code::HeadTooLarge, why);
         }
-        httparse::Error::HeaderName => "The name of a field is malformed.",
-        httparse::Error::HeaderValue | httparse::Error::NewLine => "A field is malformed.",
-        httparse::Error::Version => "The version of HTTP is not known; send HTTP/1.1.",
-        _ => "The first line is no request.",
+        httparse::Error::HeaderName => "A header name is malformed.",
+        httparse::Error::HeaderValue | httparse::Error::NewLine => "A header line is malformed.",
+        httparse::Error::Version => "The HTTP version is not supported; send HTTP/1.1.",
+        _ => "The request line is malformed.",
     };
     Broken(why).into()
 }
 
 fn method_of(method: &str) -> Result<Method, Broken> {
     if method == "PRI" {
-        return Err(Broken("PRI belongs to HTTP/2; send another method."));
+        return Err(Broken(
+            "The method PRI is reserved for HTTP/2; send another method.",
+        ));
     }
-    Method::from_bytes(method.as_bytes()).map_err(|_| Broken("The method is malformed."))
+    Method::from_bytes(method.as_bytes()).map_err(|_| Broken("Malformed method."))
 }
 
 fn target_of(target: Bytes) -> Result<Uri, Refused> {
@@ -214,17 +216,17 @@ fn target_of(target: Bytes) -> Result<Uri, Refused> {
     }
     // The `http` crate would drop the fragment, and the client's intent would be lost.
     if target.contains(&b'#') {
-        return Err(Broken("The target has a fragment; send it without.").into());
+        return Err(Broken("The request target has a fragment; remove it.").into());
     }
     let target = Uri::from_maybe_shared(target);
-    target.map_err(|_| Broken("The target is malformed.").into())
+    target.map_err(|_| Broken("The request target is malformed.").into())
 }
 
 fn framing(parts: &request::Parts, said: &Said) -> Result<Framing, Broken> {
     match said.length {
-        _ if said.is_chunked && parts.version == Version::HTTP_10 => {
-            Err(Broken("HTTP/1.0 has no chunks; send a length."))
-        }
+        _ if said.is_chunked && parts.version == Version::HTTP_10 => Err(Broken(
+            "HTTP/1.0 has no chunked encoding; send Content-Length.",
+        )),
         _ if said.is_chunked => Ok(Framing::chunked()),
         length => Ok(Framing::Length(length.unwrap_or(0))),
     }

@@ -110,13 +110,13 @@ fn too_large(head: &request::Parts, limits: Limits) -> Option<&'static str> {
     // Clients may send each cookie in a field of its own; they are forwarded as one.
     let cookies = head.headers.get_all(header::COOKIE).iter().count();
     if head.headers.len() - cookies.saturating_sub(1) > limits.fields_max {
-        return Some("The request has too many fields; send fewer.");
+        return Some("The request has too many headers; send fewer.");
     }
     let target = head.uri.path_and_query().map_or("", PathAndQuery::as_str);
     let fields = head.headers.iter();
     let fields = fields.map(|(name, value)| name.as_str().len() + value.len() + FIELD_OVERHEAD);
     let is_over = target.len() + fields.sum::<usize>() > limits.bytes_max;
-    is_over.then_some("The head of the request is too large; send less of it.")
+    is_over.then_some("The request head is too large; send fewer or shorter headers.")
 }
 
 /// A stream whose first bytes were already read.

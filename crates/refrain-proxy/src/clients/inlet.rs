@@ -19,7 +19,7 @@ const DRAINED_BYTES_MAX: u64 = 64 << 10;
 
 /// The read half of a connection, used in turns by the connection loop and the body of the request.
 #[derive(Clone)]
-pub(super) struct Inlet(Arc<Mutex<Reading>>);
+pub(super) struct Inlet(Arc<Mutex<InletState>>);
 
 /// Held by the connection loop: when this is dropped, a body that is still being read fails.
 pub(super) struct Serving(pub(super) Inlet);
@@ -36,7 +36,7 @@ impl Drop for Serving {
 }
 
 /// State of an [`Inlet`].
-pub(super) struct Reading {
+pub(super) struct InletState {
     read: OwnedReadHalf,
     pub(super) input: Input,
     heads: Heads,
@@ -64,7 +64,7 @@ pub(super) enum GoOn {
 
 impl Inlet {
     pub(super) fn new(read: OwnedReadHalf, input: Input) -> Self {
-        Self(Arc::new(Mutex::new(Reading {
+        Self(Arc::new(Mutex::new(InletState {
             read,
             input,
             heads: Heads::default(),
@@ -76,7 +76,7 @@ impl Inlet {
         })))
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Reading> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, InletState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -116,7 +116,7 @@ impl Inlet {
     }
 }
 
-impl Reading {
+impl InletState {
     /// The next head, if it is complete.
     pub(super) fn take_head(&mut self, limits: Limits) -> Result<Option<Head>, Refused> {
         if self.input.bytes.is_empty() {

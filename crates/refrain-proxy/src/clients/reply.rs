@@ -75,8 +75,8 @@ impl<'r, F: Iterator<Item = (&'r str, &'r [u8])>> Reply<'r, F> {
         out.extend_from_slice(b"\r\n");
     }
 
-    fn write_fields(&mut self, out: &mut Vec<u8>) -> Seen {
-        let (mut seen, switches) = (Seen::default(), self.switches());
+    fn write_fields(&mut self, out: &mut Vec<u8>) -> SeenReplyFields {
+        let (mut seen, switches) = (SeenReplyFields::default(), self.switches());
         for (name, value) in &mut self.fields {
             match name {
                 "content-length" => seen.length = headers::number(value),
@@ -135,7 +135,7 @@ impl<'r, F: Iterator<Item = (&'r str, &'r [u8])>> Reply<'r, F> {
 
 /// Fields of a response that are written last or not at all.
 #[derive(Default)]
-struct Seen {
+struct SeenReplyFields {
     length: Option<u64>,
     has_date: bool,
     closes: bool,

@@ -1,4 +1,5 @@
-//! Heads as the upstream gets them: the body length is declared once and correctly, and headers meant for the proxy are removed.
+//! Heads as the upstream gets them: the body length is declared once and correctly, and headers meant for the proxy
+//! are removed.
 
 use http::{Request, header};
 
@@ -67,7 +68,7 @@ fn the_length_of_a_body_is_said_once_and_truly() {
 }
 
 #[test]
-fn a_target_goes_without_who_is_asked() {
+fn target_is_sent_without_the_authority() {
     for (target, start) in [
         ("/a?b=c", "PUT /a?b=c HTTP/1.1"),
         ("http://shop.test/a", "PUT /a HTTP/1.1"),
@@ -80,7 +81,7 @@ fn a_target_goes_without_who_is_asked() {
 }
 
 #[test]
-fn what_was_meant_for_one_connection_stays_on_it() {
+fn hop_by_hop_headers_are_not_forwarded() {
     let fields = [
         ("connection", "x-a, keep-alive, host, refrain-attempt"),
         ("connection", "X-B"),
@@ -112,7 +113,7 @@ fn what_was_meant_for_one_connection_stays_on_it() {
 }
 
 #[test]
-fn where_a_request_comes_from_is_told_behind_what_others_told() {
+fn client_address_is_appended_to_forwarded_headers() {
     let visible = Visible {
         host: HostHeader::Upstream,
         upstream: HeaderValue::from_static("up:1"),

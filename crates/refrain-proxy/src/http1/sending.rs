@@ -17,7 +17,7 @@ const GATHERED_MAX: usize = 16 << 10;
 /// Longest piece that is copied into the buffer; longer ones are written from where they are.
 pub(crate) const COPIED_MAX: usize = 4 << 10;
 
-/// Trailers that would change how the message is read, or who sent it; they are never sent.
+/// Trailers that would change how the message is read, or its sender; they are never sent.
 const NEVER_TRAILERS: [HeaderName; 20] = [
     header::AUTHORIZATION,
     header::CACHE_CONTROL,
@@ -77,14 +77,14 @@ pub(crate) struct Sending<B> {
 
 /// Why sending failed.
 #[derive(Debug)]
-pub(crate) enum Stuck {
+pub(crate) enum SendError {
     /// The receiver takes no more.
     Io(io::Error),
     /// The body failed, or does not have its declared length.
     Body(BodyError),
 }
 
-impl From<io::Error> for Stuck {
+impl From<io::Error> for SendError {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
     }
@@ -131,7 +131,7 @@ impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> Sending<B> {
         &mut self,
         io: &mut (impl AsyncWrite + Unpin),
         context: &mut Context<'_>,
-    ) -> Poll<Result<(), Stuck>> {
+    ) -> Poll<Result<(), SendError>> {
         loop {
             self.gather(context)?;
             if !self.gathered.is_empty() || !self.piece.is_empty() {
@@ -147,7 +147,7 @@ impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> Sending<B> {
     }
 
     /// Reads the available part of the body, up to a limit.
-    fn gather(&mut self, context: &mut Context<'_>) -> Result<(), Stuck> {
+    fn gather(&mut self, context: &mut Context<'_>) -> Result<(), SendError> {
         while !self.is_gathered && self.piece.is_empty() && self.gathered.len() < GATHERED_MAX {
             let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) else {
                 break;
@@ -156,7 +156,7 @@ impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> Sending<B> {
             match frame {
                 None => self.finish(None)?,
                 Some(frame) => {
-                    let frame = frame.map_err(Stuck::Body)?;
+                    let frame = frame.map_err(SendError::Body)?;
                     match frame.into_data().map_err(|frame| frame.into_trailers()) {
                         Ok(data) => self.add(data)?,
                         Err(trailers) => self.finish(trailers.ok())?,
@@ -167,14 +167,16 @@ impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> Sending<B> {
         Ok(())
     }
 
-    fn add(&mut self, data: Bytes) -> Result<(), Stuck> {
+    fn add(&mut self, data: Bytes) -> Result<(), SendError> {
         if data.is_empty() {
             return Ok(());
         }
         match &mut self.length {
             Length::Left(left) => {
                 let after = left.checked_sub(data.len() as u64);
-                *left = after.ok_or_else(|| Stuck::Body("the body is too long".into()))?;
+                *left = after.ok_or_else(|| {
+                    SendError::Body("the body is longer than its Content-Length".into())
+                })?;
                 self.is_gathered = *left == 0;
             }
             Length::Chunked => {
@@ -198,10 +200,14 @@ impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> Sending<B> {
         }
     }
 
-    fn finish(&mut self, trailers: Option<HeaderMap>) -> Result<(), Stuck> {
+    fn finish(&mut self, trailers: Option<HeaderMap>) -> Result<(), SendError> {
         match &self.length {
             Length::Left(0) | Length::UntilClose => {}
-            Length::Left(_) => return Err(Stuck::Body("the body is too short".into())),
+            Length::Left(_) => {
+                return Err(SendError::Body(
+                    "the body is shorter than its Content-Length".into(),
+                ));
+            }
             Length::Chunked => {
                 self.gathered.extend_from_slice(b"0\r\n");
                 for (name, value) in trailers.iter().flatten() {

@@ -11,16 +11,16 @@ use http::StatusCode;
 use refrain::http::BodyError;
 use tokio::time::Instant;
 
-use super::{Head, Line};
+use super::{Head, UpstreamConnection};
 use crate::{
     connect::Io,
-    http1::{Broken, Limits, Sending, Stuck},
+    http1::{Broken, Limits, SendError, Sending},
     outgoing::Outgoing,
 };
 
 /// Limits of an exchange with the upstream.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Terms {
+pub(crate) struct ExchangeTerms {
     pub(crate) limits: Limits,
     /// How long the rest of a request may stall once the response has begun.
     pub(crate) patience: Duration,
@@ -29,12 +29,12 @@ pub(crate) struct Terms {
 /// A response whose body is not read yet.
 pub(crate) struct UpstreamResponse {
     pub(crate) head: Head,
-    pub(crate) line: Box<Line>,
+    pub(crate) line: Box<UpstreamConnection>,
 }
 
 /// Why there is no response.
 #[derive(Debug)]
-pub(crate) enum Failed {
+pub(crate) enum ExchangeFailure {
     /// The connection took no byte of the request, which may be sent over another one.
     Unsent,
     /// The client's body failed.
@@ -60,14 +60,14 @@ pub(crate) struct UpstreamRequest {
 /// Sends a request over a connection, and reads the head of its response. On failure, the rest of the request stays in `ask`.
 ///
 /// # Cancellation
-/// The connection is dropped with the future, whatever was sent or read, and is never reused.
+/// The connection is dropped with the future at any point of the exchange, and is never reused.
 pub(crate) async fn exchange(
-    line: Box<Line>,
+    line: Box<UpstreamConnection>,
     ask: &mut UpstreamRequest,
-    terms: &Terms,
+    terms: &ExchangeTerms,
     since: Instant,
-) -> Result<UpstreamResponse, Failed> {
-    let mut exchange = Exchange {
+) -> Result<UpstreamResponse, ExchangeFailure> {
+    let mut exchange = UpstreamExchange {
         line,
         ask,
         refused: None,
@@ -75,11 +75,11 @@ pub(crate) async fn exchange(
         is_slow: false,
     };
     let mut head = poll_fn(|context| exchange.poll(terms.limits, context)).await?;
-    let Exchange { mut line, .. } = exchange;
+    let UpstreamExchange { mut line, .. } = exchange;
     if let Some(rest) = ask.sending.take() {
         if head.status == StatusCode::SWITCHING_PROTOCOLS {
-            let message = "it switched protocols in the midst of a request";
-            return Err(Failed::Broken(Broken(message)));
+            let message = "the upstream switched protocols before the request was complete";
+            return Err(ExchangeFailure::Broken(Broken(message)));
         }
         head.stays_open = false;
         line = Box::new(line.divide(rest, terms.patience));
@@ -87,8 +87,8 @@ pub(crate) async fn exchange(
     Ok(UpstreamResponse { head, line })
 }
 
-struct Exchange<'a> {
-    line: Box<Line>,
+struct UpstreamExchange<'a> {
+    line: Box<UpstreamConnection>,
     ask: &'a mut UpstreamRequest,
     /// Why the upstream takes no more of the request.
     refused: Option<io::Error>,
@@ -98,20 +98,25 @@ struct Exchange<'a> {
     is_slow: bool,
 }
 
-impl Exchange<'_> {
-    fn poll(&mut self, limits: Limits, context: &mut Context<'_>) -> Poll<Result<Head, Failed>> {
+impl UpstreamExchange<'_> {
+    fn poll(
+        &mut self,
+        limits: Limits,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Head, ExchangeFailure>> {
         let polled = self.poll_answer(limits, context);
         if polled.is_ready() {
             return polled;
         }
-        self.poll_still(context).map(|()| Err(Failed::Still))
+        self.poll_still(context)
+            .map(|()| Err(ExchangeFailure::Still))
     }
 
     fn poll_answer(
         &mut self,
         limits: Limits,
         context: &mut Context<'_>,
-    ) -> Poll<Result<Head, Failed>> {
+    ) -> Poll<Result<Head, ExchangeFailure>> {
         if let Poll::Ready(sent) = self.poll_send(context) {
             sent?;
         } else if self.ask.sending.as_ref().is_some_and(|it| !it.has_begun()) {
@@ -133,7 +138,7 @@ impl Exchange<'_> {
     }
 
     fn take_head(&mut self, limits: Limits) -> Result<Option<Head>, Broken> {
-        let Line { input, heads, .. } = &mut *self.line;
+        let UpstreamConnection { input, heads, .. } = &mut *self.line;
         match input.bytes.is_empty() {
             true => Ok(None),
             false => heads.take(&mut input.bytes, self.ask.is_to_head, limits),
@@ -155,7 +160,7 @@ impl Exchange<'_> {
         }
     }
 
-    fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Failed>> {
+    fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ExchangeFailure>> {
         let Some(sending) = &mut self.ask.sending else {
             return Poll::Ready(Ok(()));
         };
@@ -171,23 +176,23 @@ impl Exchange<'_> {
             // Only now does the upstream have the whole request: the wait for its response starts here.
             Ok(()) if self.is_slow => self.since = tokio::time::Instant::now(),
             Ok(()) => {}
-            Err(Stuck::Body(error)) => return Poll::Ready(Err(Failed::Client(error))),
-            Err(Stuck::Io(_)) if !sending.has_begun() => {
-                return Poll::Ready(Err(Failed::Unsent));
+            Err(SendError::Body(error)) => return Poll::Ready(Err(ExchangeFailure::Client(error))),
+            Err(SendError::Io(_)) if !sending.has_begun() => {
+                return Poll::Ready(Err(ExchangeFailure::Unsent));
             }
             // The upstream may have sent a response that says why it takes no more.
-            Err(Stuck::Io(error)) => self.refused = Some(error),
+            Err(SendError::Io(error)) => self.refused = Some(error),
         }
         self.ask.sending = None;
         Poll::Ready(Ok(()))
     }
 
-    fn lost(&mut self, error: io::Error) -> Failed {
-        Failed::Lost(self.refused.take().unwrap_or(error))
+    fn lost(&mut self, error: io::Error) -> ExchangeFailure {
+        ExchangeFailure::Lost(self.refused.take().unwrap_or(error))
     }
 }
 
-impl From<Broken> for Failed {
+impl From<Broken> for ExchangeFailure {
     fn from(broken: Broken) -> Self {
         Self::Broken(broken)
     }

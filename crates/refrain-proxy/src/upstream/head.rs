@@ -41,7 +41,7 @@ impl Heads {
     ) -> Result<Option<Head>, Broken> {
         let end = head_end(input, &mut self.start, Lines::Whole)?;
         if end.unwrap_or(input.len()) > limits.bytes_max {
-            return Err(Broken("the head is too large"));
+            return Err(Broken("the response head is too large"));
         }
         let Some(end) = end else {
             return Ok(None);
@@ -73,12 +73,12 @@ fn read<'h>(
         .map_err(broken)?;
     let (Some(version), Some(code), Some(reason)) = (parsed.version, parsed.code, parsed.reason)
     else {
-        return Err(Broken("the answer has no status"));
+        return Err(Broken("the response has no status"));
     };
     if complete != httparse::Status::Complete(bytes.len()) {
-        return Err(Broken("the answer's head does not end where it seems to"));
+        return Err(Broken("the end of the response head is ambiguous"));
     }
-    let status = StatusCode::from_u16(code).map_err(|_| Broken("the status is none"))?;
+    let status = StatusCode::from_u16(code).map_err(|_| Broken("invalid status code"))?;
     let version = match version {
         1 => Version::HTTP_11,
         _ => Version::HTTP_10,
@@ -99,9 +99,9 @@ fn read<'h>(
 
 fn broken(error: httparse::Error) -> Broken {
     Broken(match error {
-        httparse::Error::TooManyHeaders => "the answer has too many headers",
-        httparse::Error::Status | httparse::Error::Version => "the answer's first line is none",
-        _ => "a header of the answer is malformed",
+        httparse::Error::TooManyHeaders => "the response has too many headers",
+        httparse::Error::Status | httparse::Error::Version => "malformed status line",
+        _ => "malformed response header",
     })
 }
 
@@ -113,7 +113,7 @@ fn framing(
 ) -> Result<Framing, Broken> {
     if said.is_chunked && (said.length.is_some() || version == Version::HTTP_10) {
         return Err(Broken(
-            "the answer has a length and chunks, or chunks of old",
+            "the response is chunked and has Content-Length, or is chunked in HTTP/1.0",
         ));
     }
     let is_bare = status.is_informational()

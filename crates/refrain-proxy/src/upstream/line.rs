@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// A connection that carries one request at a time.
-pub(crate) struct Line {
+pub(crate) struct UpstreamConnection {
     pub(super) io: Io,
     pub(crate) input: Input,
     pub(super) heads: Heads,
@@ -32,7 +32,7 @@ pub(crate) struct Line {
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-impl Line {
+impl UpstreamConnection {
     pub(crate) fn new(io: Io) -> Self {
         Self {
             io,
@@ -61,7 +61,7 @@ impl Line {
         }
     }
 
-    /// Whether an idle connection is usable: the upstream has neither closed it nor sent anything unasked.
+    /// Whether an idle connection is usable: the upstream has neither closed it nor sent bytes without a request.
     ///
     /// Asks the kernel, because the runtime may not have seen newly arrived bytes yet.
     pub(crate) fn is_quiet(&mut self) -> bool {

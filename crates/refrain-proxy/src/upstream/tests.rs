@@ -1,6 +1,7 @@
 //! Bytes from an upstream are one response or an error, however the network splits them.
 //!
-//! If two programs end a response at different places, one client can get another's response; the same goes for bytes left on a connection.
+//! If two programs end a response at different places, one client can get another's response. Bytes left on a
+//! connection have the same effect.
 
 mod answers;
 mod requests;

@@ -97,12 +97,12 @@ async fn a_page_of_another_site_cannot_write() {
         assert_eq!(answer.status, expected, "{headers:?} {}", answer.text);
         assert!(answer.json["error"].is_string() && answer.json["fix"].is_string());
         let allowed = answer.headers.get("access-control-allow-origin");
-        assert!(allowed.is_none(), "no other origin may read");
+        assert!(allowed.is_none(), "another origin may read");
     }
     let own = format!("http://{}", stage.address);
     let headers = [json, ("origin", own.as_str())];
     let answer = stage.ask_with(Method::DELETE, NOBODY, &headers, body).await;
-    assert_eq!(answer.status, 404, "a page of this address may");
+    assert_eq!(answer.status, 404, "a page of the same origin is rejected");
     let preflight = stage
         .ask_with(
             Method::OPTIONS,
@@ -115,7 +115,7 @@ async fn a_page_of_another_site_cannot_write() {
 }
 
 #[tokio::test]
-async fn what_does_not_exist_is_said_to() {
+async fn unknown_paths_and_methods_are_rejected_with_a_fix() {
     let stage = stage::open().await;
     let cases = [
         (Method::GET, "/", "", 404),

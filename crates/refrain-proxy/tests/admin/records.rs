@@ -106,7 +106,7 @@ async fn a_record_is_shown_with_its_outcome() {
 }
 
 #[tokio::test]
-async fn doubt_is_ended_with_what_came_of_it() {
+async fn unknown_outcome_is_resolved_with_the_given_outcome() {
     let stage = stage::open().await;
     let id = stage.doubt("order-7").await.to_string();
     let found = json!({
@@ -120,7 +120,7 @@ async fn doubt_is_ended_with_what_came_of_it() {
     );
     let intent = Intent::new(Scope::none(), Key::new("order-7").unwrap());
     let Verdict::Replay(outcome) = stage.engine.claim(&intent).await.unwrap() else {
-        panic!("it is not replayed");
+        panic!("the outcome is not replayed");
     };
     assert_eq!(
         (outcome.status(), &outcome.body()[..]),
@@ -129,13 +129,13 @@ async fn doubt_is_ended_with_what_came_of_it() {
     let headers: Vec<_> = outcome.headers().collect();
     assert_eq!(headers, [("content-type", "text/plain".into())]);
     let again = resolve(&stage, &id, &found).await;
-    assert_eq!(again.status, 409, "it is completed");
+    assert_eq!(again.status, 409, "a completed record cannot be resolved");
     let text = stage.get("/metrics").await.text;
     assert!(text.contains("refrain_resolutions_total 1\n"), "{text}");
 }
 
 #[tokio::test]
-async fn that_it_never_happened_counts_only_once_it_cannot() {
+async fn never_happened_is_accepted_only_after_the_attempt_can_no_longer_act() {
     let stage = stage::open().await;
     let id = stage.doubt("order-7").await.to_string();
     let found = json!({ "as": "never-happened", "reason": "not in the ledger" });
@@ -148,7 +148,7 @@ async fn that_it_never_happened_counts_only_once_it_cannot() {
     assert_eq!(state(&stage, &id).await.as_deref(), Some("indeterminate"));
     stage.clock.advance(Duration::from_secs(7));
     assert_eq!(resolve(&stage, &id, &found).await.status, 200);
-    assert_eq!(state(&stage, &id).await, None, "the key is free");
+    assert_eq!(state(&stage, &id).await, None, "the record still exists");
     assert_eq!(resolve(&stage, &id, &found).await.status, 404);
 }
 

@@ -73,7 +73,11 @@ async fn it_is_ready_until_it_drains() {
     let draining = stage.get("/readyz").await;
     assert_eq!(draining.status, 503);
     assert_eq!(draining.json["reason"], "draining");
-    assert_eq!(stage.get("/livez").await.status, 200, "it lives on");
+    assert_eq!(
+        stage.get("/livez").await.status,
+        200,
+        "a draining proxy is alive"
+    );
 }
 
 #[tokio::test]
@@ -105,11 +109,14 @@ async fn a_store_that_is_gone_is_not_ready_and_still_lives() {
     for line in lines {
         assert!(text.contains(line), "no {line} in\n{text}");
     }
-    assert!(!text.contains("refrain_records{"), "nobody knows them");
+    assert!(
+        !text.contains("refrain_records{"),
+        "record counts without a store"
+    );
 }
 
 #[tokio::test]
-async fn what_happened_is_counted_by_operation_and_outcome() {
+async fn requests_are_counted_by_operation_and_outcome() {
     let stage = stage::open().await;
     assert_eq!(
         stage
@@ -180,11 +187,11 @@ async fn what_happened_is_counted_by_operation_and_outcome() {
     }
     assert!(answer.text.ends_with("# EOF\n"));
     let mut words = answer.text.split(|it: char| !it.is_alphanumeric());
-    assert!(words.all(|word| word != "ann"), "no caller is shown");
+    assert!(words.all(|word| word != "ann"), "a label names a caller");
 }
 
 #[tokio::test]
-async fn what_waits_is_counted_while_it_waits() {
+async fn waiting_requests_are_counted() {
     let stage = stage::open().await;
     let running = stage.start("slow").await;
     let engine = stage.engine.clone();

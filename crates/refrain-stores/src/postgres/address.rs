@@ -116,8 +116,7 @@ impl Parts {
 
     fn into_address(self, mut config: Config) -> Result<Address> {
         if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
-            let message = "the address names no host; write postgres://USER@HOST/DATABASE, \
-                           or ?host=/var/run/postgresql for a socket";
+            let message = "the address has no host; write postgres://USER@HOST/DATABASE, or ?host=/var/run/postgresql for a Unix socket";
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         // With several servers, use the one that accepts writes: a standby lags behind.
@@ -220,7 +219,7 @@ fn ssl_mode(text: &str) -> Result<(SslMode, Option<Trust>)> {
         "verify-full" => (SslMode::Require, Some(Trust::Full)),
         other => {
             let message = format!(
-                "sslmode={other} is not known; write disable, prefer, require, verify-ca or verify-full"
+                "unknown sslmode={other}; write disable, prefer, require, verify-ca or verify-full"
             );
             return Err(Error::new(ErrorKind::Invalid, message));
         }
@@ -236,8 +235,7 @@ fn checked_schema(name: &str) -> Result<String> {
         return Ok(name.into());
     }
     let message = format!(
-        "schema={name} is no name that Refrain takes; write lower-case letters, digits and _, \
-         beginning with a letter, at most {SCHEMA_BYTES_MAX} of them, not pg_…"
+        "invalid schema={name}; use lower-case letters, digits and _, start with a letter but not with pg_, and use at most {SCHEMA_BYTES_MAX} characters"
     );
     Err(Error::new(ErrorKind::Invalid, message))
 }
@@ -254,12 +252,12 @@ fn one_login(front: &str) -> String {
 fn unreadable(error: &tokio_postgres::Error, has_secret: bool) -> Error {
     let why = match super::trouble::words(error) {
         why if has_secret && why.contains("unknown option") => {
-            "it has a parameter that is not known (percent-encode & in a password as %26)".into()
+            "unknown parameter (percent-encode & in a password as %26)".into()
         }
         why => why,
     };
     let message = format!(
-        "the address cannot be read: {why}; \
+        "invalid address: {why}; \
          write postgres://USER:PASSWORD@HOST:PORT/DATABASE?schema=NAME&sslmode=verify-full"
     );
     Error::new(ErrorKind::Invalid, message)

@@ -53,7 +53,7 @@ pub(super) fn hand_over(careful: &Sender<Job>, job: Job) {
     match careful.try_send(job) {
         Ok(()) => {}
         Err(TrySendError::Full(job)) => {
-            job.refuse("too much waits for the PostgreSQL store; try again");
+            job.refuse("the request queue of the PostgreSQL store is full; try again");
         }
         Err(TrySendError::Closed(job)) => job.refuse("the PostgreSQL store is closed"),
     }
@@ -77,7 +77,7 @@ impl Lane {
                 .drain(..)
                 .partition(|job| job.is_wanted(ANSWER_TIMEOUT));
             for job in unwanted {
-                job.refuse("the PostgreSQL store did not get to this claim in time");
+                job.refuse("the PostgreSQL store did not process this claim in time; try again");
             }
             for _ in 0..TRIES_MAX {
                 if left.is_empty() {
@@ -86,7 +86,7 @@ impl Lane {
                 left = self.work(left).await;
             }
             for job in left {
-                job.refuse("others kept changing the record; try again");
+                job.refuse("the record was changed concurrently too many times; try again");
             }
         }
     }

@@ -115,7 +115,7 @@ impl Desk {
     fn reading(&self, row: &Row, asked: Option<RecordId>) -> Result<Option<Reading>> {
         let id = rows::id(row)?;
         if asked.is_some_and(|asked| asked != id) {
-            let message = format!("another record than {id} was asked for");
+            let message = format!("the reply is for another record than {id}");
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
         let now = self.time.believe(row.try_get(20).map_err(failed)?);
@@ -129,7 +129,7 @@ impl Desk {
     fn listed(&self, row: &Row, state: Option<StateName>) -> Result<Option<Reading>> {
         let reading = match self.reading(row, None) {
             Err(error) if error.kind() == ErrorKind::Corrupt => {
-                tracing::warn!(%error, "a record is left out of a list");
+                tracing::warn!(%error, "cannot read a record; it is omitted from the list");
                 None
             }
             reading => reading?,
@@ -224,7 +224,7 @@ impl Desk {
     async fn one(&self, text: &str, parameters: &[&(dyn ToSql + Sync)]) -> Result<Row> {
         let mut rows = self.query(text, parameters).await?;
         rows.pop().ok_or_else(|| {
-            let message = "PostgreSQL gave no row where there must be one";
+            let message = "PostgreSQL returned no row where one was expected";
             Error::new(ErrorKind::Unavailable, message)
         })
     }

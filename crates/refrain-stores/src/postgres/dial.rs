@@ -151,13 +151,11 @@ impl Dial {
             )
         } else if facts.is_standby {
             format!(
-                "{address}: the server is a standby, which lags behind and takes no writes; \
-                 name the primary, or all servers with commas: the one that takes writes is used"
+                "{address}: the server is a standby and rejects writes; use the address of the primary, or list all hosts separated by commas: Refrain uses the one that accepts writes"
             )
         } else if facts.is_read_only {
             format!(
-                "{address}: the server is read-only; \
-                 ALTER ROLE or ALTER DATABASE … SET default_transaction_read_only = off, or name another one"
+                "{address}: the server is read-only; run ALTER ROLE or ALTER DATABASE … SET default_transaction_read_only = off, or use another server"
             )
         } else {
             return Ok(());
@@ -167,7 +165,7 @@ impl Dial {
 
     pub(super) fn silent(&self) -> Error {
         let message = format!(
-            "{}: no answer in time; check host, port and what stands between",
+            "{}: connection timed out; check host, port and firewalls",
             self.address
         );
         Error::new(ErrorKind::Unavailable, message)

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_certificate_has_no_digest() {
+    fn invalid_certificate_has_no_digest() {
         let whole = certificate(&rcgen::PKCS_ECDSA_P256_SHA256);
         // Truncated: shorter than the length of the outer element.
         for length in 0..whole.len() - 100 {

@@ -36,7 +36,7 @@ pub(super) async fn run(place: Arc<PostgresContext>, watches: Watches, over: Arc
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "settlements by other processes are not heard; they are polled for");
+                    tracing::warn!(%error, "cannot receive notifications of settlements by other processes; polling instead");
                     sleep(delays.after_failure()).await;
                 }
             }

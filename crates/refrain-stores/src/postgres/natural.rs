@@ -88,7 +88,7 @@ impl NaturalKey {
             }
         }
         let message = format!(
-            "a row of {} is there and cannot be seen; use READ COMMITTED, or see who deletes it all the time",
+            "a row of {} conflicts but is not visible to this transaction; use isolation level READ COMMITTED, or check whether another session keeps deleting the row",
             self.table
         );
         Err(Error::new(ErrorKind::Unavailable, message))

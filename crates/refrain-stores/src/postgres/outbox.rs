@@ -124,14 +124,14 @@ impl Outbox {
     fn failed(&self, error: tokio_postgres::Error) -> Error {
         use tokio_postgres::error::SqlState;
         if error.code() == Some(&SqlState::UNDEFINED_TABLE) {
-            let message = format!("there is no table {} here; {CREATE}", self.table);
+            let message = format!("table {} does not exist; {CREATE}", self.table);
             return Error::new(ErrorKind::Invalid, message);
         }
         Trouble::from(error).into_error()
     }
 }
 
-const CREATE: &str = "`refrain migrate --outbox --print` shows how to create it";
+const CREATE: &str = "create it with the statements that `refrain migrate --outbox --print` prints";
 
 /// Returns the SQL that creates the outbox, for a DBA or for the service's own migrations. Does not connect.
 ///
@@ -190,13 +190,13 @@ fn check(destination: &str, message: &Message) -> Result<()> {
     for (what, name) in names.into_iter().chain(headers) {
         if name.len() > NAME_BYTES_MAX || name.contains('\0') {
             return bad(format!(
-                "the {what} of a message for the outbox has {} bytes, or a NUL; write {NAME_BYTES_MAX} at most, without",
+                "the {what} of an outbox message has {} bytes or contains a NUL; use at most {NAME_BYTES_MAX} bytes without NUL",
                 name.len()
             ));
         }
     }
     if destination.is_empty() || message.id.as_deref() == Some("") {
-        return bad("a message for the outbox has an empty destination or id; name the queue, and leave the id out".into());
+        return bad("an outbox message has an empty destination or id; set the destination to a queue, and omit an empty id".into());
     }
     let sizes = message
         .headers
@@ -205,8 +205,7 @@ fn check(destination: &str, message: &Message) -> Result<()> {
     let header_bytes: usize = sizes.sum();
     if message.payload.len() > PAYLOAD_BYTES_MAX || header_bytes > HEADER_BYTES_MAX {
         return bad(format!(
-            "a message for the outbox has {} bytes and {header_bytes} of headers; {PAYLOAD_BYTES_MAX} and {HEADER_BYTES_MAX} are taken: \
-             keep the rest elsewhere, and send where it is",
+            "an outbox message has {} bytes of payload and {header_bytes} bytes of headers; the limits are {PAYLOAD_BYTES_MAX} and {HEADER_BYTES_MAX}: store large data elsewhere, and send a reference to it",
             message.payload.len()
         ));
     }
@@ -234,11 +233,13 @@ fn at_start(error: &tokio_postgres::Error, address: &Address) -> Error {
     let (kind, what) = match error.code() {
         Some(&SqlState::UNDEFINED_TABLE | &SqlState::UNDEFINED_COLUMN) => (
             ErrorKind::Invalid,
-            format!("there is no table refrain_outbox of this version; {CREATE}"),
+            format!(
+                "table refrain_outbox does not exist, or has the columns of another version; {CREATE}"
+            ),
         ),
         Some(&SqlState::INSUFFICIENT_PRIVILEGE) => (
             ErrorKind::Invalid,
-            "GRANT SELECT, UPDATE, DELETE ON refrain_outbox to this role".into(),
+            "run GRANT SELECT, UPDATE, DELETE ON refrain_outbox TO this role".into(),
         ),
         _ => return trouble::at_start(error, address),
     };
@@ -263,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_stored_is_refused_before_the_server_is_asked() {
+    fn invalid_messages_are_rejected_before_the_insert() {
         let long = "x".repeat(NAME_BYTES_MAX + 1);
         let large = Message::new(vec![0; PAYLOAD_BYTES_MAX + 1]);
         for (destination, message, words) in [
@@ -282,7 +283,7 @@ mod tests {
                 Message::new("").with_header("n", vec![0; HEADER_BYTES_MAX]),
                 "of headers",
             ),
-            ("a", large, "send where it is"),
+            ("a", large, "send a reference to it"),
         ] {
             let error = check(destination, &message).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid);

@@ -104,7 +104,7 @@ impl Pace {
         if believed < shown {
             tracing::warn!(
                 ahead_ms = shown.0 - believed.0,
-                "the database's clock was set forward; nothing is ended early for it"
+                "the database server's clock jumped forward; no lease or retention ends early because of it"
             );
         }
         Now { shown, believed }
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_right_is_believed() {
+    fn correct_clock_is_accepted() {
         check(&[
             (0, 0, 0),
             (1_000, 1_000, 1_000),
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_granted_counts_from_what_others_see() {
+    fn new_lease_counts_from_the_time_that_other_nodes_see() {
         let now = Now {
             shown: Timestamp(10 * HOUR),
             believed: Timestamp(HOUR),

@@ -68,8 +68,7 @@ async fn process(client: &Client) -> Option<Option<String>> {
 pub(super) fn refused(address: &Address) -> Error {
     let message = format!(
         "{address}: a connection pooler shares server connections between clients (PgBouncer with \
-         pool_mode = transaction or statement): settings, prepared statements and LISTEN of one client would end up \
-         with another; set pool_mode = session for this database or user, or name the server itself"
+         pool_mode = transaction or statement): settings, prepared statements and LISTEN of one client would affect other clients; set pool_mode = session for this database or user, or connect to the server directly"
     );
     Error::new(ErrorKind::Unsupported, message)
 }

@@ -184,7 +184,7 @@ fn pick(waiting: &mut Vec<Job>) -> (Vec<Job>, Vec<Job>) {
     let mut bytes = 0;
     for job in waiting.drain(..) {
         if !job.is_wanted(ANSWER_TIMEOUT) {
-            job.refuse("the PostgreSQL store did not get to this claim in time");
+            job.refuse("the PostgreSQL store did not process this claim in time; try again");
         } else if !is_quick(&job) || ids.contains(&job.id()) {
             others.push(job);
         } else if bytes > BATCH_BYTES_MAX {
@@ -210,6 +210,6 @@ fn is_quick(job: &Job) -> bool {
 pub(super) fn session_silent() -> refrain::Error {
     refrain::Error::new(
         refrain::ErrorKind::Unavailable,
-        "PostgreSQL gave no answer in time",
+        "PostgreSQL did not respond in time",
     )
 }

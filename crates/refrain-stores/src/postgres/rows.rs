@@ -84,7 +84,7 @@ pub(super) fn read(row: &impl Cells) -> Result<Held> {
         TOMBSTONE => State::Tombstone {
             remember_ends: columns.moment(16)?,
         },
-        _ => return Err(columns.corrupt("its state is not known")),
+        _ => return Err(columns.corrupt("unknown state")),
     };
     let credential = columns.may::<i64>(2)?;
     Ok(Held {
@@ -110,7 +110,7 @@ impl<'a, R: Cells> Columns<'a, R> {
 
     fn must<T: FromSql<'a>>(&self, place: usize) -> Result<T> {
         let value = self.may(place)?;
-        value.ok_or_else(|| self.corrupt(&format!("its column {place} is empty")))
+        value.ok_or_else(|| self.corrupt(&format!("column {place} is NULL")))
     }
 
     fn moment(&self, place: usize) -> Result<Timestamp> {
@@ -131,7 +131,7 @@ impl<'a, R: Cells> Columns<'a, R> {
         Ok(Hold {
             fence: self.fence()?,
             claimant: Claimant(self.must::<i64>(7)?.cast_unsigned()),
-            guarantee: guarantee.ok_or_else(|| self.corrupt("its guarantee is not known"))?,
+            guarantee: guarantee.ok_or_else(|| self.corrupt("unknown guarantee"))?,
             attempts: self.count(9)?,
             attempts_max: self.count(10)?,
             settle_after: Duration::from_millis(self.moment(11)?.0),
@@ -141,13 +141,13 @@ impl<'a, R: Cells> Columns<'a, R> {
 
     fn count(&self, place: usize) -> Result<u16> {
         let count = u16::try_from(self.must::<i32>(place)?);
-        count.map_err(|_| self.corrupt("its attempts do not count"))
+        count.map_err(|_| self.corrupt("invalid attempt counter"))
     }
 
     fn reason(&self) -> Result<Reason> {
         let code = u8::try_from(self.must::<i16>(14)?).ok();
         let reason = code.and_then(Reason::from_code);
-        reason.ok_or_else(|| self.corrupt("its reason is not known"))
+        reason.ok_or_else(|| self.corrupt("unknown reason"))
     }
 
     fn outcome(&self) -> Result<Outcome> {
@@ -162,7 +162,7 @@ impl<'a, R: Cells> Columns<'a, R> {
 }
 
 pub(super) fn unreadable(words: String) -> Error {
-    let message = format!("a row of the records table cannot be read: {words}");
+    let message = format!("cannot decode a row of the records table: {words}");
     Error::new(ErrorKind::Corrupt, message)
 }
 

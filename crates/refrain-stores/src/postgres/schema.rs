@@ -18,19 +18,19 @@ pub(super) fn script(address: &Address, from: Option<i32>) -> String {
     let schema = address.quoted_schema();
     let mut script = match from {
         None => format!(
-            "-- The tables of Refrain's PostgreSQL store, version {VERSION}, for a database that has none of them.\n\
+            "-- Creates the tables of Refrain's PostgreSQL store, version {VERSION}, in a database that has none of them.\n\
              BEGIN;\nCREATE SCHEMA IF NOT EXISTS {schema};\n"
         ),
         Some(VERSION) => {
             return format!(
-                "-- The tables of Refrain's PostgreSQL store in {schema} have version {VERSION}: nothing to do.\n"
+                "-- The tables of Refrain's PostgreSQL store in {schema} are at version {VERSION}: nothing to do.\n"
             );
         }
         // On another version the script would skip migrations, or run some twice.
         Some(from) => format!(
-            "-- The tables of Refrain's PostgreSQL store in {schema}, from version {from} to {VERSION}.\nBEGIN;\n\
+            "-- Upgrades the tables of Refrain's PostgreSQL store in {schema} from version {from} to {VERSION}.\nBEGIN;\n\
              DO $$ BEGIN\n    IF (SELECT version FROM {schema}.meta) <> {from} THEN\n        \
-             RAISE EXCEPTION 'the schema does not have version {from}; print these statements again';\n    \
+             RAISE EXCEPTION 'the schema is not at version {from}; run refrain migrate --print again';\n    \
              END IF;\nEND $$;\n"
         ),
     };
@@ -95,7 +95,7 @@ async fn look(client: &Client, address: &Address) -> Result<Found> {
         (false, true) => {
             return Err(foreign(
                 address,
-                "it has tables of these names, but no mark of Refrain's",
+                "it has tables with the names of Refrain's tables, but no table `meta`",
             ));
         }
         (true, _) => {}
@@ -116,15 +116,14 @@ async fn look(client: &Client, address: &Address) -> Result<Found> {
     match read {
         Some(version) if version > VERSION => {
             let message = format!(
-                "{address}: the schema {schema} has version {version}, and this build knows version {VERSION}; \
-                 take a newer build of Refrain, or name another schema with ?schema="
+                "{address}: the schema {schema} has version {version}, but this build supports version {VERSION}; upgrade Refrain, or use another schema with ?schema="
             );
             Err(Error::new(ErrorKind::Invalid, message))
         }
         Some(version) if version > 0 => Ok(Found::Version(version)),
         _ => Err(foreign(
             address,
-            "its table `meta` does not say that it is Refrain's",
+            "its table `meta` was not created by Refrain",
         )),
     }
 }
@@ -132,7 +131,7 @@ async fn look(client: &Client, address: &Address) -> Result<Found> {
 fn foreign(address: &Address, why: &str) -> Error {
     let schema = &address.schema;
     let message = format!(
-        "{address}: the schema \"{schema}\" belongs to something else: {why}; name another schema with ?schema="
+        "{address}: the schema \"{schema}\" belongs to another application: {why}; use another schema with ?schema="
     );
     Error::new(ErrorKind::Invalid, message)
 }
@@ -204,7 +203,9 @@ async fn check_rights(client: &Client, address: &Address) -> Result<()> {
     let user = address.config.get_user().unwrap_or("the user");
     let database = address.config.get_dbname().unwrap_or(user);
     let fix = trouble::rights(user, database, &address.schema);
-    let message = format!("{address}: {user} may not read and write the tables of {schema}; {fix}");
+    let message = format!(
+        "{address}: {user} has no permission to read and write the tables of {schema}; {fix}"
+    );
     Err(Error::new(ErrorKind::Invalid, message))
 }
 
@@ -214,6 +215,6 @@ pub(super) async fn secret(client: &Client, address: &Address, sql: &str) -> Res
     let bytes: Vec<u8> = client.query_one_scalar(sql, &[]).await.map_err(failed)?;
     let bytes: [u8; 32] = bytes
         .try_into()
-        .map_err(|_| foreign(address, "its secret is not one of Refrain's"))?;
+        .map_err(|_| foreign(address, "the secret in its table `meta` is invalid"))?;
     Ok(Secret::from(bytes))
 }

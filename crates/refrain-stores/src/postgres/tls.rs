@@ -92,16 +92,15 @@ fn roots(file: Option<&Path>) -> Result<RootCertStore> {
     if added == 0 {
         let place = file.map_or("this machine".into(), |path| path.display().to_string());
         let message = format!(
-            "no certificate authority is known on {place}, so the server cannot be checked; \
-             install ca-certificates, or name a PEM file with sslrootcert="
+            "no CA certificates found on {place}, so the server's certificate cannot be verified; install ca-certificates, or set sslrootcert=FILE to a PEM file"
         );
         return Err(Error::new(ErrorKind::Invalid, message));
     }
     Ok(roots)
 }
 
-const AUTHORITY: &str = "the authority's certificate";
-const OWN: &str = "the client's certificate and those that lead to its authority";
+const AUTHORITY: &str = "the CA certificate";
+const OWN: &str = "the client's certificate chain";
 
 fn read(name: &str, path: &Path, what: &str) -> Result<Vec<CertificateDer<'static>>> {
     let certs = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
@@ -115,7 +114,7 @@ fn key(path: &Path) -> Result<PrivateKeyDer<'static>> {
 
 fn unreadable(name: &str, path: &Path, why: &dyn fmt::Display, what: &str) -> Error {
     let path = path.display();
-    let message = format!("{name}={path} cannot be read: {why}; name a PEM file with {what}");
+    let message = format!("cannot read {name}={path}: {why}; it must be a PEM file with {what}");
     Error::new(ErrorKind::Invalid, message)
 }
 

@@ -281,7 +281,7 @@ const WAIT_NO_MORE: &str =
 fn failed(said: Said, place: &PostgresContext) -> Error {
     if said.code == Some(SqlState::UNDEFINED_TABLE) {
         let message = format!(
-            "there is no schema \"{}\" where the transaction is: {}; it has to be on the database of {}",
+            "schema \"{}\" does not exist in the database of the transaction: {}; begin the transaction on the database of {}",
             place.address.schema, said.words, place.address
         );
         return Error::new(refrain::ErrorKind::Invalid, message);
@@ -291,7 +291,7 @@ fn failed(said: Said, place: &PostgresContext) -> Error {
 
 /// Claim granted in the caller's transaction.
 #[derive(Debug)]
-#[must_use = "commit only behind `complete_in`: without an outcome it becomes indeterminate"]
+#[must_use = "commit only after `complete_in`: a commit without an outcome makes the record indeterminate"]
 pub struct Claimed {
     id: RecordId,
     grant: Grant,
@@ -376,7 +376,7 @@ impl Claimed {
 
     fn elsewhere(&self) -> Error {
         let message = format!(
-            "record {} is not held by this transaction; end a claim in the transaction that it was made in",
+            "record {} was not claimed in this transaction; settle a claim in the transaction that made it",
             self.id
         );
         Error::new(refrain::ErrorKind::Invalid, message)

@@ -98,26 +98,25 @@ pub(super) fn at_start(error: &tokio_postgres::Error, address: &Address) -> Erro
             SqlState::INVALID_PASSWORD | SqlState::INVALID_AUTHORIZATION_SPECIFICATION => (
                 ErrorKind::Invalid,
                 format!(
-                    "check user and password in the address, sslcert and sslkey where a certificate is asked for, \
-                     and pg_hba.conf on the server (user {user})"
+                    "check user and password in the address, sslcert and sslkey if the server requires a client certificate, and pg_hba.conf on the server (user {user})"
                 ),
             ),
             SqlState::INVALID_CATALOG_NAME => (
                 ErrorKind::Invalid,
-                format!("create the database {database}, or name another one in the address"),
+                format!("create the database {database}, or use another one in the address"),
             ),
             SqlState::INSUFFICIENT_PRIVILEGE => {
                 (ErrorKind::Invalid, rights(user, database, schema))
             }
             SqlState::TOO_MANY_CONNECTIONS => (
                 ErrorKind::Unavailable,
-                "raise max_connections, or let fewer clients in".into(),
+                "raise max_connections on the server, or reduce the number of clients".into(),
             ),
             SqlState::CANNOT_CONNECT_NOW => (
                 ErrorKind::Unavailable,
                 "wait until the server has started".into(),
             ),
-            _ => (ErrorKind::Unavailable, "look into the server's log".into()),
+            _ => (ErrorKind::Unavailable, "check the server's log".into()),
         },
         None => without_code(&error.to_string(), &words(error)),
     };
@@ -130,7 +129,7 @@ fn without_code(said: &str, words: &str) -> (ErrorKind, String) {
         // With TLS 1.3, a client certificate is rejected after the handshake.
         _ if words.contains("received fatal alert") => (
             ErrorKind::Invalid,
-            "the server refused the client's certificate: check sslcert and sslkey in the address, \
+            "the server rejected the client's certificate: check sslcert and sslkey in the address, \
              and ssl_ca_file on the server",
         ),
         "authentication error" if words.contains("channel binding") => (
@@ -140,8 +139,7 @@ fn without_code(said: &str, words: &str) -> (ErrorKind, String) {
         ),
         "error performing TLS handshake" => (
             ErrorKind::Invalid,
-            "check sslmode and sslrootcert in the address: sslmode=disable goes without TLS, \
-             sslmode=require does not check the certificate, verify-full checks it with its name",
+            "check sslmode and sslrootcert in the address: sslmode=disable turns TLS off, sslmode=require does not verify the certificate, sslmode=verify-full verifies the certificate and its host name",
         ),
         "authentication error" | "invalid configuration" => (
             ErrorKind::Invalid,
@@ -149,7 +147,7 @@ fn without_code(said: &str, words: &str) -> (ErrorKind, String) {
         ),
         _ => (
             ErrorKind::Unavailable,
-            "check host and port in the address, and that the server runs and listens there",
+            "check host and port in the address, and that the server is running and listens there",
         ),
     };
     (kind, fix.into())
@@ -158,7 +156,7 @@ fn without_code(said: &str, words: &str) -> (ErrorKind, String) {
 /// What a DBA has to run if privileges are missing.
 pub(super) fn rights(user: &str, database: &str, schema: &str) -> String {
     format!(
-        "have a DBA run what `refrain migrate --store URL --print` prints, or GRANT CREATE ON DATABASE \"{database}\" TO \"{user}\"; \
+        "have a DBA run the statements that `refrain migrate --store URL --print` prints, or run GRANT CREATE ON DATABASE \"{database}\" TO \"{user}\"; \
          after that the store needs GRANT USAGE ON SCHEMA \"{schema}\", SELECT, INSERT, UPDATE, DELETE ON ALL TABLES \
          and USAGE ON ALL SEQUENCES in it"
     )

@@ -131,7 +131,7 @@ impl Versioned {
             tokio::time::sleep(BACKOFF.pause(attempt)).await;
         }
         let message = format!(
-            "a row of {} was changed by others {} times in a row; try again, or raise the limit of tries",
+            "a row of {} was changed concurrently {} times in a row; try again, or raise the attempt limit",
             self.table, self.tries_max
         );
         Err(Error::new(ErrorKind::Unavailable, message))
@@ -154,7 +154,7 @@ impl Versioned {
     }
 
     fn missing(&self) -> Error {
-        let message = format!("there is no such row in {}", self.table);
+        let message = format!("row not found in {}", self.table);
         Error::new(ErrorKind::Invalid, message)
     }
 }

@@ -114,7 +114,7 @@ impl Link {
         }
         *session = None;
         let opened = timeout(OPEN_MAX, self.open()).await;
-        let opened = opened.unwrap_or_else(|_| Err(self.odd("it gave no answer in time")))?;
+        let opened = opened.unwrap_or_else(|_| Err(self.odd("it did not respond in time")))?;
         Ok(session.insert(Arc::new(opened)).clone())
     }
 
@@ -181,7 +181,7 @@ impl Link {
         }
         let is_unique = client.query_one(IS_UNIQUE, &[]).await.map_err(failed)?;
         if !is_unique.try_get(0).map_err(failed)? {
-            let what = "in its table refrain_receipts a record can stand twice";
+            let what = "column `record` of its table refrain_receipts is not unique";
             let fix = "ALTER TABLE refrain_receipts ADD PRIMARY KEY (record)";
             return Err(self.trouble(what, fix));
         }
@@ -203,8 +203,8 @@ impl Link {
     }
 
     pub(super) fn standby(&self) -> Error {
-        let what = "it is a standby, which may not show yet what was committed";
-        self.trouble(what, "name the primary")
+        let what = "it is a standby, which may not have received the latest commits";
+        self.trouble(what, "use the address of the primary")
     }
 
     pub(super) fn odd(&self, what: &str) -> Error {
@@ -227,9 +227,9 @@ fn about(error: &Error) -> Error {
     Error::new(kind, format!("receipts at {error}"))
 }
 
-const CREATE: &str = "`refrain migrate --receipts --print` shows how to create it";
-const RIGHTS: &str = "GRANT SELECT ON refrain_receipts to this role, \
-                      or have a DBA run what `refrain migrate --receipts --print` prints";
+const CREATE: &str =
+    "create it with the statements that `refrain migrate --receipts --print` prints";
+const RIGHTS: &str = "run GRANT SELECT ON refrain_receipts TO this role, or have a DBA run the statements that `refrain migrate --receipts --print` prints";
 
 /// Always returns one row: a missing receipt is null, and the row also tells whether the server is a standby.
 fn find(body: &Type) -> String {

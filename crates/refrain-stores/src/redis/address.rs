@@ -29,7 +29,7 @@ pub(super) enum Start {
     /// Reject the server, because the store existed before.
     Expected,
     /// Create a new store, even if records were lost.
-    Anew,
+    Fresh,
 }
 
 /// Kind and location of the servers.
@@ -57,8 +57,8 @@ impl Address {
         let shown = policy::redacted(address);
         parse(address, &shown).map_err(|what| {
             let message = format!(
-                "`{shown}` is no address of a Redis store: {what}; write redis://[user:password@]host[:port][/database], \
-                 redis+cluster://host,host or redis+sentinel://host,host/service, with rediss for TLS and ?prefix=… for other keys"
+                "invalid Redis store address `{shown}`: {what}; write redis://[user:password@]host[:port][/database], \
+                 redis+cluster://host,host or redis+sentinel://host,host/service, with rediss for TLS and ?prefix=… for another key prefix"
             );
             Error::new(ErrorKind::Invalid, message)
         })
@@ -85,7 +85,7 @@ fn parse(address: &str, shown: &str) -> Result<Address, String> {
     let place = match kind {
         "" => RedisTopology::One(Box::new(base.one(hosts, path)?)),
         "cluster" if path.is_empty() => RedisTopology::Cluster(base.all(hosts)?),
-        "cluster" => return Err("a cluster has no databases to choose from".into()),
+        "cluster" => return Err("Redis Cluster has no database numbers".into()),
         "sentinel" => {
             RedisTopology::Sentinel(Box::new(base.sentinels(hosts, path, &parameters)?))
         }
@@ -120,7 +120,7 @@ impl Base<'_> {
     fn all(&self, hosts: &str) -> Result<Vec<ConnectionInfo>, String> {
         let hosts: Vec<_> = hosts.split(',').collect();
         if hosts.len() > HOSTS_MAX {
-            return Err(format!("it names more than {HOSTS_MAX} hosts"));
+            return Err(format!("it has more than {HOSTS_MAX} hosts"));
         }
         hosts.into_iter().map(|host| self.one(host, "")).collect()
     }
@@ -133,7 +133,7 @@ impl Base<'_> {
     ) -> Result<Sentinels, String> {
         let (service, database) = path.split_once('/').unwrap_or((path, ""));
         if service.is_empty() {
-            return Err("the name of the service is missing, such as /mymaster".into());
+            return Err("the service name is missing, such as /mymaster".into());
         }
         let with_port = |host: &str| match has_port(host) {
             true => host.to_owned(),
@@ -196,9 +196,9 @@ impl Parameters {
         match (self.expect_records, self.accept_lost_records) {
             (false, false) => Ok(Start::Either),
             (true, false) => Ok(Start::Expected),
-            (false, true) => Ok(Start::Anew),
+            (false, true) => Ok(Start::Fresh),
             (true, true) => Err(
-                "expect_records=true and accept_lost_records=true exclude each other; remove one"
+                "expect_records=true and accept_lost_records=true cannot be combined; remove one"
                     .into(),
             ),
         }
@@ -207,8 +207,7 @@ impl Parameters {
 
 fn unknown(name: &str) -> String {
     format!(
-        "`{name}` with what follows is no setting of it; there are prefix=TEXT, sentinel_login=true, \
-         expect_records=true and accept_lost_records=true"
+        "unknown setting `{name}`, or invalid value; the settings are prefix=TEXT, sentinel_login=true, expect_records=true and accept_lost_records=true"
     )
 }
 
@@ -218,7 +217,7 @@ fn checked_prefix(prefix: &str) -> Result<String, String> {
     match prefix.len() <= PREFIX_BYTES_MAX && prefix.bytes().all(fits) {
         true => Ok(prefix.into()),
         false => Err(format!(
-            "a prefix has letters, digits and `:._/-`, {PREFIX_BYTES_MAX} at most"
+            "a prefix may contain letters, digits and `:._/-`, at most {PREFIX_BYTES_MAX} bytes"
         )),
     }
 }
@@ -255,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_say_where_and_who() {
+    fn parses_host_and_login_from_addresses() {
         for (address, want) in [
             ("redis://h", "refrain: h:6379 (None, None) 0"),
             (
@@ -277,25 +276,28 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_an_address_is_told_without_its_password() {
+    fn rejects_invalid_address_without_showing_its_password() {
         for (address, words) in [
             ("redis:h", "`://` is missing"),
             ("redis://", "hostname"),
             ("redis://u:secret@h/x", "database"),
             ("redis://u:secret@a,b", "several hosts need"),
-            ("redis+cluster://u:secret@a,b/1", "no databases"),
-            ("redis+sentinel://u:secret@a", "name of the service"),
+            ("redis+cluster://u:secret@a,b/1", "no database numbers"),
+            ("redis+sentinel://u:secret@a", "service name is missing"),
             ("redis+ring://u:secret@a", "neither cluster nor sentinel"),
             ("rediss://u:secret@h#insecure", "`#`, which has no meaning"),
             ("redis://u:aa?secret@h", "? as %3F"),
             ("redis+sentinel://u:aa#secret@h/m", "# as %23"),
             ("redis://u:secret", "port that is not a number"),
-            ("redis://u:secret@h?prefix=a{b", "a prefix has letters"),
-            ("redis://u:secret@h?tls=1", "`tls` with what follows"),
+            (
+                "redis://u:secret@h?prefix=a{b",
+                "a prefix may contain letters",
+            ),
+            ("redis://u:secret@h?tls=1", "unknown setting `tls`"),
             ("redis://u:secret@h?expect_records=yes", "`expect_records`"),
             (
                 "redis://u:secret@h?expect_records=true&accept_lost_records=true",
-                "exclude each other",
+                "cannot be combined",
             ),
         ] {
             let error = Address::parse(address).unwrap_err();

@@ -88,7 +88,7 @@ impl Listener {
                     }
                 }
                 Err(error) => {
-                    tracing::debug!(%error, "settlements elsewhere cannot be heard of; who waits looks again now and then");
+                    tracing::debug!(%error, "cannot subscribe to settlements by other processes; waiting requests poll instead");
                 }
             }
             // Messages may have been missed: wake all waiting callers, so that they read their records.

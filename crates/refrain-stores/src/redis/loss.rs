@@ -17,7 +17,7 @@ use super::{
 /// Maximum number of `SCAN` steps to find a record, 1 000 keys each. Other applications may have many more keys.
 const STEPS_MAX: u32 = 1_000;
 /// Text of the note, for operators who find it.
-const NOTE: &str = "a running node found that the records under this prefix were lost";
+const NOTE: &str = "a running node detected the loss of the records under this prefix";
 
 /// Evidence of lost records, as text for an error message; `None` if there is none.
 pub(super) async fn look(
@@ -26,17 +26,16 @@ pub(super) async fn look(
     asked: AddressSettings<'_>,
 ) -> Result<Option<String>> {
     match asked.start {
-        Start::Anew => return Ok(None),
-        Start::Expected => return Ok(Some("the address says expect_records=true".into())),
+        Start::Fresh => return Ok(None),
+        Start::Expected => return Ok(Some("the address has expect_records=true".into())),
         Start::Either => {}
     }
     if is_noted(node, asked).await? {
-        return Ok(Some("a node that was running saw the loss".into()));
+        return Ok(Some("a running node detected the loss".into()));
     }
     let listening = listening(node, asked.prefix).await;
     if listening > 0 {
-        let what =
-            format!("{listening} running processes have the store open and know its records");
+        let what = format!("{listening} running processes still have the store open");
         return Ok(Some(what));
     }
     for node in nodes {
@@ -94,7 +93,7 @@ async fn first_record(node: &Node, asked: AddressSettings<'_>) -> Result<Option<
         cursor = next;
     }
     tracing::warn!(
-        "the Redis server at {} has so many keys that not all were looked at for records of a lost store",
+        "the Redis server at {} has too many keys to check all of them for records of a lost store",
         asked.shown
     );
     Ok(None)

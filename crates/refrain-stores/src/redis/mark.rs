@@ -50,7 +50,7 @@ impl Mark {
         }
         let text = text.ok_or_else(|| trouble::lost(shown))?;
         let secret = parse(&text, &key, shown)?;
-        if asked.start == Start::Anew {
+        if asked.start == Start::Fresh {
             loss::forget(node, prefix, shown).await?;
         }
         let text = text_of(&secret);
@@ -156,7 +156,7 @@ fn parse(text: &[u8], key: &str, shown: &str) -> Result<Secret> {
 
 fn foreign(key: &str, shown: &str) -> Error {
     let message = format!(
-        "the key `{key}` of the Redis server at {shown} is not Refrain's, or is damaged; choose another ?prefix="
+        "the key `{key}` of the Redis server at {shown} was not written by Refrain, or is damaged; use another ?prefix="
     );
     Error::new(ErrorKind::Unsupported, message)
 }

@@ -58,7 +58,7 @@ pub(super) async fn connect(
     }
     let always = match place {
         RedisTopology::Sentinel(_) => {
-            Some("a Sentinel may fail over to a replica, which is behind")
+            Some("Sentinel may fail over to a replica that has not received the latest writes")
         }
         RedisTopology::One(_) | RedisTopology::Cluster(_) => None,
     };

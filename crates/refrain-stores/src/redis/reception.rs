@@ -130,7 +130,7 @@ pub(super) async fn meet_again(
 async fn load(node: &Node, scripts: &Scripts) {
     for script in scripts.load() {
         if let Err(error) = node.ask::<Value>(script).await {
-            tracing::debug!(%error, "a script could not be loaded ahead of its use");
+            tracing::debug!(%error, "cannot preload a Lua script");
             return;
         }
     }
@@ -226,7 +226,7 @@ impl Facts {
             return refuse(ErrorKind::Unsupported, what);
         }
         if self.is_replica {
-            let what = "is a replica, and records are never read from one; name the primary, or use redis+sentinel://";
+            let what = "is a replica, and the store reads records from the primary only; use the address of the primary, or redis+sentinel://";
             return refuse(ErrorKind::Unavailable, what.into());
         }
         match self.policy.as_deref() {
@@ -234,13 +234,12 @@ impl Facts {
             Some(policy) => refuse(
                 ErrorKind::Unsupported,
                 format!(
-                    "evicts keys when it is full (maxmemory-policy is {policy}): a record that vanished would run again; \
-                     set `maxmemory-policy noeviction` in its configuration, or `CONFIG SET maxmemory-policy noeviction`"
+                    "evicts keys when it is full (maxmemory-policy is {policy}): a request whose record is evicted would execute again; set `maxmemory-policy noeviction` in its configuration, or run `CONFIG SET maxmemory-policy noeviction`"
                 ),
             ),
             None => refuse(
                 ErrorKind::Unsupported,
-                "does not tell its maxmemory-policy, which has to be noeviction; allow the user `+info`".into(),
+                "does not report its maxmemory-policy, which must be noeviction; grant the user `+info`".into(),
             ),
         }
     }
@@ -250,17 +249,17 @@ impl Facts {
         let fsync = match (self.is_appended, self.fsync.as_deref()) {
             (Some(true), Some("always")) => None,
             (Some(true), Some(other)) => Some(format!(
-                "appendfsync is {other}, so what was acknowledged last is lost with the power (set appendfsync always)"
+                "appendfsync is {other}, so a power failure loses the latest acknowledged writes (set appendfsync always)"
             )),
             (Some(true), None) => Some(
-                "its appendfsync cannot be read, and counts as not always (allow the user +config|get)".into(),
+                "cannot read its appendfsync, which is assumed not to be always (grant the user +config|get)".into(),
             ),
             _ => Some(
-                "appendonly is off, so a restart loses what was acknowledged (set appendonly yes and appendfsync always)".into(),
+                "appendonly is off, so a restart loses acknowledged writes (set appendonly yes and appendfsync always)".into(),
             ),
         };
         let replicas = self.has_replicas.then(|| {
-            "it has replicas, which are behind: a failover loses what they had not heard of".into()
+            "it has replicas, and replication is asynchronous: a failover loses the latest acknowledged writes".into()
         });
         fsync.into_iter().chain(replicas).collect()
     }
@@ -286,19 +285,22 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_keeps_everything_is_taken_as_it_is() {
+    fn durable_server_is_accepted_without_warnings() {
         let facts = facts(("", ""));
         facts.check("here").unwrap();
         assert_eq!(facts.losses(), Vec::<String>::new());
     }
 
     #[test]
-    fn what_cannot_hold_records_is_refused_with_the_fix() {
+    fn unsuitable_server_is_rejected_with_the_fix() {
         for (change, words) in [
             (("7.0.15", "6.0.16"), "needs 6.2 or newer"),
-            (("role:master", "role:slave"), "name the primary"),
+            (
+                ("role:master", "role:slave"),
+                "use the address of the primary",
+            ),
             (("noeviction", "allkeys-lru"), "maxmemory-policy noeviction"),
-            (("maxmemory_policy", "hidden"), "allow the user `+info`"),
+            (("maxmemory_policy", "hidden"), "grant the user `+info`"),
         ] {
             let error = facts(change).check("here").unwrap_err().to_string();
             assert!(error.contains(words), "{error}");
@@ -306,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_get_lost_is_told() {
+    fn possible_data_loss_is_reported() {
         for (change, words) in [
             (("aof_enabled:1", "aof_enabled:0"), "appendonly is off"),
             (("connected_slaves:0", "connected_slaves:2"), "replicas"),
@@ -317,7 +319,7 @@ mod tests {
         }
         for (fsync, words) in [
             (Some("everysec"), "appendfsync is everysec"),
-            (None, "cannot be read"),
+            (None, "cannot read its appendfsync"),
         ] {
             let mut facts = facts(("", ""));
             facts.fsync = fsync.map(Into::into);

@@ -35,7 +35,9 @@ impl RedisState {
                         readings.extend(reading.filter(|it| fits(it.record.state.name())));
                     }
                     // Reading the damaged record itself returns its error.
-                    Err(error) => tracing::warn!(%error, "a record is left out of a list"),
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot read a record; it is omitted from the list")
+                    }
                 }
             }
             after = ids.last().copied().or(after);

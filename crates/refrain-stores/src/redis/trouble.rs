@@ -13,37 +13,37 @@ pub(super) fn told(error: RedisError, shown: &str) -> Error {
         ),
         (_, "WRONGTYPE") => (
             ErrorKind::Corrupt,
-            "has a key under the store's prefix that is not the store's; choose another ?prefix=",
+            "has a foreign key under the store's prefix; use another ?prefix=",
         ),
         (Kind::AuthenticationFailed, _) | (_, "WRONGPASS" | "NOAUTH") => (
             ErrorKind::Unavailable,
-            "refused user or password; check what stands before the @ of the address",
+            "rejected the user or password; check USER:PASSWORD before the @ in the address",
         ),
         (Kind::Server(ServerErrorKind::NoPerm), _) => (
             ErrorKind::Unavailable,
-            "does not give the user enough rights; grant it `~PREFIX* &PREFIX* +@read +@write +@scripting +@transaction +@connection +@pubsub +info +config|get +time`",
+            "denied a command because the user lacks permissions; grant it `~PREFIX* &PREFIX* +@read +@write +@scripting +@transaction +@connection +@pubsub +info +config|get +time`",
         ),
         (Kind::Server(ServerErrorKind::ReadOnly), _) => (
             ErrorKind::Unavailable,
-            "is a replica and takes no writes; name the primary, or use redis+sentinel://",
+            "is a replica and rejects writes; use the address of the primary, or redis+sentinel://",
         ),
         (Kind::Server(ServerErrorKind::BusyLoading), _) => (
             ErrorKind::Unavailable,
-            "is still loading its records; it answers soon",
+            "is still loading its data; try again shortly",
         ),
         (Kind::Io, _) if error.is_timeout() => (
             ErrorKind::Unavailable,
-            "did not answer in time; check address, TLS (redis:// or rediss://) and what stands between",
+            "did not respond in time; check the address, TLS (redis:// or rediss://) and firewalls",
         ),
         (Kind::Io, _) => (
             ErrorKind::Unavailable,
-            "cannot be reached, or broke off; check address, TLS (redis:// or rediss://) and that it runs",
+            "is unreachable or closed the connection; check the address, TLS (redis:// or rediss://), and that it is running",
         ),
         (Kind::MasterNameNotFoundBySentinel, _) => (
             ErrorKind::Unavailable,
-            "has no such service by its Sentinels; check the name behind the last /",
+            "is not known to its Sentinels as a service; check the service name after the last /",
         ),
-        _ => (ErrorKind::Unavailable, "did not do what was asked"),
+        _ => (ErrorKind::Unavailable, "returned an error"),
     };
     let told = Error::new(kind, format!("the Redis server at {shown} {what}"));
     match was_refused(&error) {
@@ -64,13 +64,13 @@ fn was_refused(error: &RedisError) -> bool {
 
 /// Answer that none of the store's scripts returns.
 pub(super) fn unheard_of(id: RecordId) -> Error {
-    let message = format!("the server's answer about record {id} cannot be read");
+    let message = format!("cannot decode the server's reply about record {id}");
     Error::new(ErrorKind::Corrupt, message)
 }
 
 /// Wrong number of answers.
 pub(super) fn miscounted() -> Error {
-    let message = "a script of the store gave another number of answers than it was asked for";
+    let message = "a Lua script of the store returned the wrong number of replies";
     Error::new(ErrorKind::Corrupt, message)
 }
 
@@ -81,27 +81,30 @@ pub(super) fn found(what: &[u8], id: RecordId, shown: &str) -> Error {
         b"version" => Error::new(
             ErrorKind::Unsupported,
             format!(
-                "record {id} is of a newer version of the format than this build reads; use that build"
+                "record {id} has a newer format version than this build supports; upgrade Refrain"
             ),
         ),
-        b"foreign" => corrupt("is another record under its key"),
-        b"outcome" => corrupt("is completed, and its outcome is gone before its time"),
+        b"foreign" => corrupt("has the contents of another record"),
+        b"outcome" => {
+            corrupt("is completed, but its outcome is missing before the end of retention")
+        }
         b"lost" => lost(shown),
         b"other" => replaced(shown),
-        _ => corrupt("is damaged: it does not fit its digest"),
+        _ => corrupt("is damaged: its digest does not match"),
     }
 }
 
 /// The runtime of the connection has shut down.
 pub(super) fn ended(shown: &str) -> Error {
-    let message = format!("the runtime that talks to the Redis server at {shown} has ended");
+    let message =
+        format!("the runtime of the connection to the Redis server at {shown} has stopped");
     Error::new(ErrorKind::Unavailable, message)
 }
 
 /// The server did not answer in time.
 pub(super) fn silent(shown: &str) -> Error {
     let message = format!(
-        "the Redis server at {shown} did not answer in time; check address, TLS (redis:// or rediss://) and what stands between"
+        "the Redis server at {shown} did not respond in time; check the address, TLS (redis:// or rediss://) and firewalls"
     );
     Error::new(ErrorKind::Unavailable, message)
 }
@@ -111,9 +114,7 @@ pub(super) fn lost(shown: &str) -> Error {
     Error::new(
         ErrorKind::Unavailable,
         format!(
-            "the Redis server at {shown} has lost this store's mark, and records with it: nothing is granted, \
-             because what ran would run again; restore its data, or stop all nodes and begin a new store \
-             with ?accept_lost_records=true in the address"
+            "the Redis server at {shown} has lost this store's mark, and records with it: no claim is granted, because completed requests would execute again; restore the server's data, or stop all nodes and start a new store with ?accept_lost_records=true in the address"
         ),
     )
     .unapplied()
@@ -124,9 +125,7 @@ pub(super) fn lost_before(what: &str, shown: &str) -> Error {
     Error::new(
         ErrorKind::Unavailable,
         format!(
-            "the Redis server at {shown} has lost this store's records ({what}): every key would be new, \
-             and what ran would run again; restore its data, or stop all nodes and begin a new store \
-             with ?accept_lost_records=true in the address, once"
+            "the Redis server at {shown} has lost this store's records ({what}): every key would be new, and completed requests would execute again; restore the server's data, or stop all nodes and start a new store once with ?accept_lost_records=true in the address"
         ),
     )
 }
@@ -134,7 +133,7 @@ pub(super) fn lost_before(what: &str, shown: &str) -> Error {
 /// The server holds another store than the one that was opened.
 pub(super) fn replaced(shown: &str) -> Error {
     let message = format!(
-        "the Redis server at {shown} holds another store than before; restart Refrain if that is meant"
+        "the Redis server at {shown} holds a different store than before; restart Refrain if this is intended"
     );
     Error::new(ErrorKind::Unavailable, message)
 }

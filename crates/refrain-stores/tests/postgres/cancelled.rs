@@ -84,10 +84,10 @@ fn end(number: u64) -> Settlement {
     }
 }
 
-/// The outcome of a record, which is completed first if every attempt to do so was cut off.
+/// The outcome of a record; completes it first if every attempt to do so was cancelled.
 async fn outcome(store: &Postgres, number: u64) -> Outcome {
     let asked = claim(number);
-    // More than once: what was cut off may still arrive.
+    // Several times, because a cancelled call may still arrive.
     for _ in 0..100 {
         let claims = std::slice::from_ref(&asked);
         let verdict = store.claim(claims).await.unwrap().pop().unwrap().unwrap();
@@ -98,7 +98,7 @@ async fn outcome(store: &Postgres, number: u64) -> Outcome {
         let fence = record.fence().unwrap();
         let _ = store.settle(asked.id, fence, end(number)).await.unwrap();
     }
-    panic!("{number} is never completed");
+    panic!("record {number} was never completed");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

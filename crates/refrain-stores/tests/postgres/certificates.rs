@@ -70,7 +70,10 @@ async fn check(address: &str, words: &[&str]) {
     for word in words {
         assert!(text.contains(word), "{address}: `{word}` is not in: {text}");
     }
-    assert!(!text.contains("hunter2"), "the password shows: {text}");
+    assert!(
+        !text.contains("hunter2"),
+        "the message contains the password: {text}"
+    );
 }
 
 #[tokio::test]
@@ -97,7 +100,7 @@ async fn a_client_shows_its_certificate() {
     };
     let (certificate, key) = files("refrain", &ours.sign("refrain", kind));
     let (stranger, strange_key) = files("stranger", &others.sign("refrain", kind));
-    let (other_user, other_key) = files("other", &ours.sign("somebody", kind));
+    let (other_user, other_key) = files("other", &ours.sign("other", kind));
     let shown = |certificate: &str, key: &str| {
         server.url(
             "refrain",

@@ -40,7 +40,7 @@ impl Load {
     }
 }
 
-/// Answers that one caller got.
+/// Responses that one caller got.
 #[derive(Default)]
 struct Book {
     granted: Vec<(u64, Fence)>,
@@ -129,6 +129,6 @@ async fn what_was_acknowledged_survives_kill_9_of_the_server() {
     }
     assert!(
         granted > 100 && completed > 50,
-        "{granted} {completed}: too few to tell"
+        "{granted} claims and {completed} completions are too few for a valid test"
     );
 }

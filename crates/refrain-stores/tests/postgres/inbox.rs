@@ -1,4 +1,4 @@
-//! A payment is booked and its message acknowledged, or neither: through failures, panics and lost connections.
+//! A payment is booked and its message acknowledged, or neither, in spite of failures, panics and lost connections.
 
 use std::{
     collections::HashMap,
@@ -148,7 +148,7 @@ async fn effect_and_mark_are_one_commit_and_duplicates_are_skipped() {
 }
 
 #[tokio::test]
-async fn what_a_handler_wrote_before_it_failed_is_gone() {
+async fn failed_handler_is_rolled_back() {
     let shop = Shop::open().await;
     let tries = Arc::new(AtomicU32::new(0));
     let counted = tries.clone();
@@ -156,7 +156,7 @@ async fn what_a_handler_wrote_before_it_failed_is_gone() {
         "fails twice" if counted.fetch_add(1, SeqCst) < 2 => Err(Failure::retry("not yet")),
         "rejects" => Err(Failure::reject("never")),
         "always fails" => Err(Failure::retry("no")),
-        "panics" => panic!("as told"),
+        "panics" => panic!("injected fault"),
         _ => Ok(()),
     });
     for body in ["fails twice", "rejects", "always fails", "panics", "fine"] {

@@ -1,5 +1,5 @@
-//! The connection breaks between a commit and its answer: the command was applied, but the store does not know.
-//! The store retries, and the command must not be applied twice.
+//! The connection breaks between a commit and its response: the command was applied, but the store does not know
+//! that. The store retries, and the command must not be applied twice.
 
 use std::time::Duration;
 
@@ -75,7 +75,7 @@ fn completion(body: &str) -> Settlement {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_asked_over_a_connection_that_broke_is_asked_again_and_done_once() {
+async fn command_on_a_broken_connection_is_retried_and_applied_once() {
     let schema = Schema::new();
     let (relay, store) = through_relay(&schema).await;
     let witness = schema.open().await;
@@ -101,7 +101,11 @@ async fn what_was_asked_over_a_connection_that_broke_is_asked_again_and_done_onc
                 .unwrap()
                 .record
                 .fence();
-            assert_eq!(fence, Some(grant.fence), "it was granted what stands");
+            assert_eq!(
+                fence,
+                Some(grant.fence),
+                "the retry must return the committed grant"
+            );
             relay.set(mood);
             let settled = store
                 .settle(id(number), grant.fence, end.clone())
@@ -157,7 +161,7 @@ async fn a_replay_comes_through_a_broken_connection_as_well() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_server_nothing_is_granted_and_everybody_is_told_soon() {
+async fn without_a_server_claims_fail_fast() {
     let schema = Schema::new();
     let (relay, store) = through_relay(&schema).await;
     let held = granted(&store, 1).await;
@@ -187,7 +191,7 @@ async fn without_a_server_nothing_is_granted_and_everybody_is_told_soon() {
     wait::until("it comes back", async || {
         let settled = store.settle(id(1), held.fence, completion("late")).await;
         settled.is_ok_and(|settled| {
-            assert_eq!(settled, Settled::Applied, "nobody else could take it over");
+            assert_eq!(settled, Settled::Applied, "another claimant took it over");
             true
         })
     })
@@ -201,7 +205,7 @@ async fn check_refused(store: &Postgres, number: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_stands_still_is_given_up_on() {
+async fn stalled_server_times_out() {
     let schema = Schema::new();
     let (relay, store) = through_relay(&schema).await;
     relay.set(Mood::Stuck);

@@ -237,7 +237,7 @@ async fn a_message_stands_or_falls_with_its_transaction_and_arrives_as_it_was() 
     assert_eq!(
         relay.drain().await.unwrap().waiting,
         0,
-        "it is not committed"
+        "counted before the commit"
     );
     assert!(book.seen().is_empty());
     transaction.commit().await.unwrap();
@@ -250,7 +250,11 @@ async fn a_message_stands_or_falls_with_its_transaction_and_arrives_as_it_was() 
         wanted.subject = "orders".into();
         assert_eq!(*seen, wanted);
     }
-    assert_eq!(office.count("true").await, 0, "what is published is gone");
+    assert_eq!(
+        office.count("true").await,
+        0,
+        "published rows must be deleted"
+    );
 }
 
 #[tokio::test]
@@ -274,10 +278,7 @@ async fn a_group_has_the_order_of_the_commits_and_not_of_the_numbers() {
     office.append(&mut three, Some("h"), "h-0").await;
     office.append(&mut three, None, "alone").await;
     until("the others are published", async || book.seen().len() == 2).await;
-    assert!(
-        !late.is_finished(),
-        "the group is somebody's until the commit"
-    );
+    assert!(!late.is_finished(), "the group is locked until the commit");
     first.commit().await.unwrap();
     late.await.unwrap();
     until("all are published", async || book.seen().len() == 4).await;
@@ -377,7 +378,7 @@ async fn while_the_broker_is_down_messages_wait_and_then_go_in_order() {
     assert_eq!(
         office.count("refusals > 0").await,
         0,
-        "nobody refused anything"
+        "the broker refused nothing"
     );
     let running = Running::start(relay);
     let has_failed = async || running.relay.counters().read().failed > 0;
@@ -392,13 +393,13 @@ async fn while_the_broker_is_down_messages_wait_and_then_go_in_order() {
     assert_eq!(counts.published, 20);
     assert!(
         (1..40).contains(&counts.failed),
-        "{counts:?}: it has to wait between two tries"
+        "{counts:?}: no pause between two tries"
     );
     check_order(&book, 1, 20);
 }
 
 #[tokio::test]
-async fn what_the_broker_refuses_holds_its_own_group_or_is_set_aside() {
+async fn rejected_message_blocks_its_group_or_is_set_aside() {
     for (on_refusal, before, after) in [
         (OnRefusal::Hold, vec!["g-0"], vec!["g-0", "g-1", "g-2"]),
         (
@@ -527,7 +528,7 @@ async fn a_slow_broker_is_waited_for_with_the_lease_renewed() {
 }
 
 #[tokio::test]
-async fn told_to_stop_it_ends_what_is_under_way_and_gives_the_rest_back() {
+async fn stop_finishes_running_publishes_and_returns_the_rest() {
     let office = Office::open().await;
     let slow = Arc::new(Book {
         confirmations: Some(Semaphore::new(0)),
@@ -548,7 +549,7 @@ async fn told_to_stop_it_ends_what_is_under_way_and_gives_the_rest_back() {
     assert_eq!(
         office.count("taken_by IS NOT NULL").await,
         0,
-        "the rest is free at once"
+        "the other messages must be free at once"
     );
 }
 
@@ -593,7 +594,11 @@ async fn lost_answers_of_the_database_cost_neither_messages_nor_their_order() {
         office.count("true").await == 0
     })
     .await;
-    assert!(way.cuts() >= 6, "{} cuts are too few to tell", way.cuts());
+    assert!(
+        way.cuts() >= 6,
+        "{} cuts are too few for a valid test",
+        way.cuts()
+    );
     running.stop().await;
     check_order(&book, 1, number);
 }

@@ -43,7 +43,7 @@ fn check_refused<T>(opened: refrain::Result<T>, what: &str) {
     for words in [
         "pool_mode = transaction",
         "set pool_mode = session",
-        "name the server itself",
+        "connect to the server directly",
     ] {
         assert!(text.contains(words), "{what}: `{words}` is not in: {text}");
     }

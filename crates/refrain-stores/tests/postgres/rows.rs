@@ -137,7 +137,7 @@ async fn concurrent_changes_of_one_row_all_count() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_is_always_overtaken_gives_up() {
+async fn update_gives_up_after_repeated_conflicts() {
     let schema = Schema::new();
     let name = table(
         &schema,

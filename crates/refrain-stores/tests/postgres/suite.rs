@@ -59,7 +59,7 @@ async fn postgres_passes_the_suite() {
 }
 
 #[tokio::test]
-async fn it_tells_of_settlements_and_is_shared() {
+async fn watches_settlements_and_declares_shared_durability() {
     let schema = Schema::new();
     let store = schema.open().await;
     assert!(store.watch(claim(1).id).is_some());

@@ -160,7 +160,7 @@ async fn of_many_at_once_one_takes_effect_and_the_others_wait_for_it() {
 }
 
 #[tokio::test]
-async fn who_waited_long_enough_is_told_and_keeps_its_transaction() {
+async fn wait_timeout_returns_in_flight_and_keeps_the_transaction() {
     let shop = Shop::open().await;
     let (mut one, mut two) = (connect(&url()).await, connect(&url()).await);
     let mut first = one.transaction().await.unwrap();
@@ -263,7 +263,7 @@ async fn a_lost_answer_to_the_commit_resolves_itself() {
 }
 
 #[tokio::test]
-async fn what_is_committed_without_an_outcome_is_in_doubt_and_not_run_again() {
+async fn commit_without_an_outcome_is_indeterminate_and_not_executed_again() {
     let shop = Shop::open().await;
     let mut client = connect(&url()).await;
     let mut short = intent("k");
@@ -301,7 +301,7 @@ async fn a_claim_cannot_be_ended_in_another_transaction() {
                 .map(|_| ()),
         };
         let text = ended.unwrap_err().to_string();
-        assert!(text.contains("not held by this transaction"), "{text}");
+        assert!(text.contains("not claimed in this transaction"), "{text}");
         first.rollback().await.unwrap();
     }
     let mut elsewhere = shop.schema.url().replace("/refrain?", "/postgres?");
@@ -314,7 +314,9 @@ async fn a_claim_cannot_be_ended_in_another_transaction() {
         .await
         .unwrap_err();
     assert!(
-        refused.to_string().contains("has to be on the database"),
+        refused
+            .to_string()
+            .contains("begin the transaction on the database"),
         "{refused}"
     );
 }

@@ -134,7 +134,7 @@ async fn of_many_at_once_one_takes_effect_and_the_others_wait_for_it() {
 }
 
 #[tokio::test]
-async fn who_waited_long_enough_is_told_and_keeps_its_transaction() {
+async fn wait_timeout_returns_in_flight_and_keeps_the_transaction() {
     let shop = Shop::open().await;
     let (mut one, mut two) = (client().await, client().await);
     let mut first = one.begin().await.unwrap();
@@ -167,7 +167,7 @@ async fn a_claim_cannot_be_ended_in_another_transaction_or_made_in_another_datab
     let mut second = two.begin().await.unwrap();
     let ended = claimed.complete_in(&mut second, paid()).await;
     let text = ended.unwrap_err().to_string();
-    assert!(text.contains("not held by this transaction"), "{text}");
+    assert!(text.contains("not claimed in this transaction"), "{text}");
     second.rollback().await.unwrap();
     first.rollback().await.unwrap();
     let elsewhere: PgConnectOptions = url().parse().unwrap();
@@ -175,12 +175,15 @@ async fn a_claim_cannot_be_ended_in_another_transaction_or_made_in_another_datab
     let mut transaction = elsewhere.begin().await.unwrap();
     let refused = shop.store.claim_in(&mut transaction, &intent("k")).await;
     let text = refused.unwrap_err().to_string();
-    assert!(text.contains("has to be on the database"), "{text}");
+    assert!(
+        text.contains("begin the transaction on the database"),
+        "{text}"
+    );
     transaction.rollback().await.unwrap();
 }
 
 #[tokio::test]
-async fn what_is_committed_without_an_outcome_is_in_doubt_and_not_run_again() {
+async fn commit_without_an_outcome_is_indeterminate_and_not_executed_again() {
     let shop = Shop::open().await;
     let mut client = client().await;
     let mut short = intent("k");

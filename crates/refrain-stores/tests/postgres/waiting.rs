@@ -13,7 +13,7 @@ use refrain_testkit::wait;
 
 use crate::support::{Schema, connect, url};
 
-/// A notified waiter gets its answer within this on an idle machine; a polling waiter looks once a second.
+/// Time limit for a notified waiter on an idle machine; a polling waiter asks once per second.
 ///
 /// On a busy machine it takes longer, so one of many tries has to succeed.
 const TOLD: Duration = Duration::from_millis(400);
@@ -24,7 +24,7 @@ fn intent(key: &str) -> Intent {
     intent
 }
 
-/// Holds the key on one node while three callers wait on the other; returns the time from settlement to answer.
+/// Holds the key on one node while three callers wait on the other; returns the time from settlement to response.
 async fn waited(here: &Engine, there: &Engine, key: &'static str) -> Duration {
     let Verdict::Granted(guard) = here.claim(&intent(key)).await.unwrap() else {
         panic!("not granted");
@@ -38,7 +38,7 @@ async fn waited(here: &Engine, there: &Engine, key: &'static str) -> Duration {
         .collect();
     let is_waiting = async || there.tally().waiting_now() == 3;
     wait::until("three wait", is_waiting).await;
-    // All have looked twice by now, and look again in about a second.
+    // All have polled twice by now, and poll again in about a second.
     tokio::time::sleep(Duration::from_millis(200)).await;
     let settled = running.complete(Outcome::new(200, key)).await;
     assert_eq!(settled.unwrap(), Settled::Applied);
@@ -55,7 +55,7 @@ async fn waited(here: &Engine, there: &Engine, key: &'static str) -> Duration {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_duplicate_that_waits_on_another_node_is_told() {
+async fn duplicate_waiting_on_another_node_is_notified() {
     let schema = Schema::new();
     let (here, there) = (
         Engine::new(schema.open().await),
@@ -74,7 +74,7 @@ async fn check_told(here: &Engine, there: &Engine) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn listening_begins_anew_when_its_connection_breaks() {
+async fn listen_resumes_after_a_broken_connection() {
     let schema = Schema::new();
     let name = format!("listens{:x}", rand::random::<u32>());
     let named = format!("{}&application_name={name}", schema.url());

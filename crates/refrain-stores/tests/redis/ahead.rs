@@ -1,6 +1,5 @@
-//! Outcomes are written before the call that completes the records, in the same transaction.
-//! Whatever happens to the call: no record may point to a missing outcome or to another record's, and an unused outcome
-//! must not stay.
+//! Outcomes are written before the call that completes the records, in the same transaction. For every result of that
+//! call, no record may point to a missing or foreign outcome, and no unused outcome may stay.
 
 use std::time::Duration;
 
@@ -54,7 +53,7 @@ async fn lies_where_the_record_points(sync: &str) {
 }
 
 #[tokio::test]
-async fn what_was_brought_in_vain_is_gone() {
+async fn unused_prewritten_outcome_is_deleted() {
     let (_server, prefix, store) = server().await;
     let fence = granted(&store, &claim(1)).await.fence;
     let stale = Fence {
@@ -77,7 +76,7 @@ async fn what_was_brought_in_vain_is_gone() {
 
 /// A server that is out of memory rejects `SET`: the outcome is then sent as an argument of the script.
 #[tokio::test]
-async fn what_the_server_refused_ahead_of_the_call_comes_in_it() {
+async fn outcome_rejected_ahead_is_sent_with_the_call() {
     let (server, prefix, store) = server().await;
     let fences = [
         granted(&store, &claim(1)).await.fence,

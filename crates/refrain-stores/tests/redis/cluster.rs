@@ -223,11 +223,11 @@ async fn a_flushed_cluster_is_not_ready_and_refuses_a_node_that_expects_records(
     check_not_ready(&running, "has lost").await;
     check_not_ready(&running, "has lost").await;
     // The note of the running node.
-    check_refused(&three.address(), "saw the loss").await;
+    check_refused(&three.address(), "detected the loss").await;
     let accepting = format!("{}/?accept_lost_records=true", three.address());
-    let anew = Redis::open(&accepting).await.unwrap();
-    complete(&anew, 1, "again").await;
-    check_not_ready(&running, "another store than before").await;
+    let reopened = Redis::open(&accepting).await.unwrap();
+    complete(&reopened, 1, "again").await;
+    check_not_ready(&running, "a different store than before").await;
 }
 
 /// The limits that docs/redis.md states: neither a claim nor a node that starts notices the loss.
@@ -246,5 +246,5 @@ async fn claims_and_new_nodes_take_a_flushed_cluster_for_a_new_one() {
     .await;
     three.flush();
     drop(Redis::open(&three.address()).await.unwrap());
-    check_not_ready(&running, "another store than before").await;
+    check_not_ready(&running, "a different store than before").await;
 }

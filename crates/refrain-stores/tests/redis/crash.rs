@@ -134,7 +134,9 @@ async fn a_server_that_promised_to_keep_everything_and_forgot_grants_nothing() {
     let _: redis::Value = ask(&server.url(), &words("FLUSHALL"));
     let error = verdict(&store, &claim(1)).await.unwrap_err();
     assert!(
-        error.to_string().contains("what ran would run again"),
+        error
+            .to_string()
+            .contains("completed requests would execute again"),
         "{error}"
     );
     let claims = [claim(1), claim(2)];
@@ -147,7 +149,7 @@ async fn a_server_that_promised_to_keep_everything_and_forgot_grants_nothing() {
 }
 
 #[tokio::test]
-async fn a_server_that_was_known_to_forget_goes_on_without_its_records() {
+async fn volatile_server_is_used_again_after_losing_its_records() {
     let mut server = PrivateRedis::start_with(&[("appendonly", "no")]).unwrap();
     let store = Redis::open(&server.url()).await.unwrap();
     complete(&store, 1, "done").await;

@@ -56,7 +56,7 @@ async fn every_changed_byte_of_a_record_is_noticed() {
 }
 
 #[tokio::test]
-async fn what_is_not_the_records_is_never_taken_for_it() {
+async fn foreign_bytes_are_never_read_as_a_record() {
     let prefix = Prefix::new();
     let store = prefix.open(Options::default()).await.unwrap();
     for number in 1..=9 {
@@ -88,7 +88,7 @@ async fn what_is_not_the_records_is_never_taken_for_it() {
     let mut newer = get(&record(8));
     newer[0] = 4;
     set(&record(8), &newer);
-    check("a newer version", &store, 8, ErrorKind::Unsupported).await;
+    check("a newer format version", &store, 8, ErrorKind::Unsupported).await;
     // `MGET` returns nil for the list, so it is not counted.
     assert_eq!(store.census().await.unwrap().unreadable, 4);
 }

@@ -22,7 +22,7 @@ fn is_about(left: i64, span: Duration) -> bool {
 }
 
 #[tokio::test]
-async fn only_what_has_ended_is_told_to_end() {
+async fn only_ended_records_get_an_expiry() {
     let prefix = Prefix::new();
     let store = prefix.open(Options::default()).await.unwrap();
     granted(&store, &claim(1)).await;

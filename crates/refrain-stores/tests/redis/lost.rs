@@ -1,5 +1,5 @@
-//! The server is flushed, or restarts without its data. Running nodes notice; nodes that start see an empty server, and
-//! made every key new.
+//! The server is flushed, or restarts without its data. Running nodes noticed the loss, but a node that started later
+//! found an empty server, and every key was new to it.
 
 use refrain::{ErrorKind, RecordId, Store};
 use refrain_stores::redis::{Options, Redis};
@@ -43,7 +43,7 @@ async fn reading_tells_a_lost_store_from_an_absent_record() {
 }
 
 #[tokio::test]
-async fn a_server_that_was_known_to_forget_is_read_again_after_its_loss_was_told() {
+async fn volatile_server_is_readable_after_its_loss_is_reported() {
     let server = PrivateRedis::start_with(&[("appendonly", "no")]).unwrap();
     let store = Redis::open(&server.url()).await.unwrap();
     complete(&store, 2, "done").await;
@@ -68,10 +68,10 @@ async fn a_node_does_not_start_on_a_flushed_server_while_another_runs() {
     drop(running);
     until("the node is gone", async || listening(&server) == 0).await;
     // Its note remains after it ends, until an operator accepts the loss.
-    check_refused(&server.url(), "saw the loss").await;
-    let anew = Redis::open(&accepting(&server)).await.unwrap();
-    complete(&anew, 1, "again").await;
-    drop(anew);
+    check_refused(&server.url(), "detected the loss").await;
+    let reopened = Redis::open(&accepting(&server)).await.unwrap();
+    complete(&reopened, 1, "again").await;
+    drop(reopened);
     assert_eq!(
         replayed(&Redis::open(&server.url()).await.unwrap(), 1).await,
         "again"
@@ -96,7 +96,7 @@ async fn a_node_does_not_start_on_a_server_that_came_back_empty() {
     })
     .await;
     drop(running);
-    check_refused(&server.url(), "saw the loss").await;
+    check_refused(&server.url(), "detected the loss").await;
 }
 
 #[tokio::test]
@@ -145,7 +145,7 @@ async fn a_node_of_a_lost_store_grants_nothing_beside_a_new_one() {
     ] {
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         assert!(
-            error.to_string().contains("another store than before"),
+            error.to_string().contains("a different store than before"),
             "{error}"
         );
     }

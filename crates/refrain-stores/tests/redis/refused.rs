@@ -37,7 +37,7 @@ async fn a_server_that_evicts_is_refused() {
         let text = error.to_string();
         for words in [
             policy,
-            "a record that vanished would run again",
+            "a request whose record is evicted would execute again",
             "noeviction",
         ] {
             assert!(text.contains(words), "{text}");
@@ -106,7 +106,10 @@ async fn a_server_with_a_replica_is_refused_for_at_most_once_and_the_replica_for
     .await;
     check_lossy(&primary.url(), "it has replicas").await;
     let error = refusal(&replica.url()).await;
-    assert!(error.to_string().contains("name the primary"), "{error}");
+    assert!(
+        error.to_string().contains("use the address of the primary"),
+        "{error}"
+    );
 }
 
 #[tokio::test]
@@ -131,11 +134,11 @@ async fn a_user_without_rights_is_told_which() {
         let _: redis::Value = ask(&admin, &words(rule));
     }
     for (login, what) in [
-        ("", "refused user or password"),
-        (":wrong@", "refused user or password"),
-        ("nobody:pw@", "refused user or password"),
-        ("reader:pw@", "enough rights"),
-        ("elsewhere:pw@", "enough rights"),
+        ("", "rejected the user or password"),
+        (":wrong@", "rejected the user or password"),
+        ("nobody:pw@", "rejected the user or password"),
+        ("reader:pw@", "lacks permissions"),
+        ("elsewhere:pw@", "lacks permissions"),
         ("single:pw@", "+@transaction"),
     ] {
         let error = refusal(&format!("redis://{login}127.0.0.1:{port}")).await;
@@ -146,18 +149,22 @@ async fn a_user_without_rights_is_told_which() {
     }
     // A setting that a managed server hides counts as unsafe.
     let silent = format!("redis://silent:pw@127.0.0.1:{port}");
-    check_lossy(&silent, "appendfsync cannot be read").await;
+    check_lossy(&silent, "cannot read its appendfsync").await;
 }
 
 #[tokio::test]
-async fn what_lies_under_the_prefix_and_is_not_ours_is_left_alone() {
+async fn foreign_keys_under_the_prefix_are_left_alone() {
     let [older, newer] = [2, 4].map(|it| format!("refrain store {it} {}", "0".repeat(64)));
     for (value, kind, what) in [
-        ("somebody's", ErrorKind::Unsupported, "is not Refrain's"),
+        (
+            "foreign",
+            ErrorKind::Unsupported,
+            "was not written by Refrain",
+        ),
         (
             "refrain store 3 00",
             ErrorKind::Unsupported,
-            "is not Refrain's",
+            "was not written by Refrain",
         ),
         (&older, ErrorKind::Unsupported, "has format version 2"),
         (&newer, ErrorKind::Unsupported, "has format version 4"),
@@ -178,11 +185,14 @@ async fn what_lies_under_the_prefix_and_is_not_ours_is_left_alone() {
         redis::cmd("LPUSH").arg(prefix.mark()).arg("x"),
     );
     let error = refusal(&prefix.address).await;
-    assert!(error.to_string().contains("is not Refrain's"), "{error}");
+    assert!(
+        error.to_string().contains("was not written by Refrain"),
+        "{error}"
+    );
 }
 
 #[tokio::test]
-async fn an_address_that_leads_nowhere_is_told_in_good_time() {
+async fn unreachable_address_fails_within_the_timeout() {
     let nobody = free_port().unwrap();
     // Accepts connections and sends nothing.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -198,7 +208,7 @@ async fn an_address_that_leads_nowhere_is_told_in_good_time() {
         "redis://no-such-host.invalid".to_owned(),
     ] {
         let refused = tokio::time::timeout(wait::PATIENCE, refusal(&address)).await;
-        let error = refused.unwrap_or_else(|_| panic!("{address} is waited for"));
+        let error = refused.unwrap_or_else(|_| panic!("waited too long for {address}"));
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{address}: {error}");
         assert!(error.to_string().contains(&*address), "{error}");
     }

@@ -69,7 +69,7 @@ impl Drop for Sentinel {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_failover_is_followed_and_what_it_may_lose_was_told() {
+async fn failover_is_followed_and_its_possible_loss_was_reported() {
     let mut primary = PrivateRedis::start().unwrap();
     let of = format!("127.0.0.1 {}", primary.port());
     let replica = PrivateRedis::start_with(&[("replicaof", &of)]).unwrap();

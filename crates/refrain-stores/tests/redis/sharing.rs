@@ -22,7 +22,7 @@ fn intent(key: &str, wait: Duration) -> Intent {
 }
 
 #[tokio::test]
-async fn what_one_handle_stores_the_other_replays() {
+async fn outcome_stored_by_one_handle_is_replayed_by_another() {
     let prefix = Prefix::new();
     let one = prefix.open(Options::default()).await.unwrap();
     let two = prefix.open(Options::default()).await.unwrap();
@@ -64,11 +64,11 @@ async fn of_a_hundred_duplicates_on_two_nodes_one_runs_and_all_get_its_outcome()
     assert_eq!(bodies.len(), 1, "{bodies:?}");
 }
 
-/// A polling waiter would look again a second after its last look.
+/// A polling waiter would poll again a second after its last poll.
 ///
 /// On a busy machine everything takes longer, so one of many tries has to be notified in time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_waits_on_another_node_is_woken() {
+async fn waiter_on_another_node_is_woken() {
     let prefix = Prefix::new();
     let one = Engine::new(prefix.open(Options::default()).await.unwrap());
     let two = Engine::new(prefix.open(Options::default()).await.unwrap());

@@ -97,7 +97,7 @@ async fn granted_in_time(store: &AnyStore, number: u64) {
         match verdict(store, &claim(number)).await.unwrap() {
             Verdict::Granted(_) => return,
             Verdict::Replay(_) => assert!(asked <= Tiered::<(), ()>::STALE_MAX, "{asked:?}"),
-            other => panic!("it was erased, and is {other:?}"),
+            other => panic!("erased, but the verdict is {other:?}"),
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }

@@ -55,7 +55,7 @@ async fn one_bad_record_fails_alone() {
         &redis_url(),
         &words(&format!("TYPE {}", prefix.key(id(3), ""))),
     );
-    assert_eq!(kept, "list", "nothing was written over it");
+    assert_eq!(kept, "list", "the damaged record must not be overwritten");
 }
 
 #[tokio::test]
@@ -166,7 +166,7 @@ async fn check_sizes(prefix: &Prefix) {
         assert!(outcome.body() == body(number), "{number}");
     };
     join_all((0..200).map(work)).await;
-    // More outcomes than one answer carries.
+    // More outcomes than one response carries.
     let large = |number: &u64| number % 19 > 15;
     let claims: Vec<_> = (0..200).filter(large).map(claim).collect();
     let sizes = verdicts(&store, &claims)
@@ -196,7 +196,7 @@ async fn a_full_server_replays_beside_the_claims_that_it_refuses() {
 
 /// A caller that is queued while a call hangs waits no longer than that call.
 #[tokio::test]
-async fn those_who_wait_behind_a_server_that_hangs_are_told_in_time() {
+async fn requests_queued_behind_a_hung_server_time_out() {
     let server = PrivateRedis::start().unwrap();
     let mut options = Options::default();
     options.answer_timeout = Duration::from_secs(2);

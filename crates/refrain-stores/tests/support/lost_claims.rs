@@ -1,5 +1,5 @@
-//! The store commits a claim, the connection breaks before the answer, and the store stays unavailable.
-//! The client was told that nothing ran, so a retry with the key must run: nothing was dispatched (I9).
+//! The store commits a claim, the connection breaks before the response, and the store stays unavailable. The client
+//! got an error that says that nothing ran, so a retry with the key must run: nothing was dispatched (I9).
 
 use std::{
     env,
@@ -49,7 +49,7 @@ async fn answered(engine: &Engine, name: &str) -> Guard {
     loop {
         match engine.claim(&intent(name)).await {
             Ok(Verdict::Granted(guard)) => return guard,
-            Ok(other) => panic!("{name} never ran, and is answered {other:?}"),
+            Ok(other) => panic!("{name} never ran, but the verdict is {other:?}"),
             Err(error) if error.is_retryable() => {}
             Err(error) => panic!("{error}"),
         }
@@ -90,7 +90,7 @@ impl<S: Store> Scene<S> {
     async fn until(&self, name: &str, state: Option<StateName>) {
         let since = tokio::time::Instant::now();
         while self.state(name).await != state {
-            assert!(since.elapsed() < DEADLINE, "{name} is never {state:?}");
+            assert!(since.elapsed() < DEADLINE, "{name} never became {state:?}");
             sleep(Duration::from_millis(20)).await;
         }
     }
@@ -146,7 +146,7 @@ pub(crate) async fn is_not_crowded_out_by_refused_requests<S: Store>(scene: Scen
         scene.refused(&format!("crowd-{number}")).await;
     }
     let kept = scene.engine.tally().lost_now();
-    assert!(kept < 16, "{kept} are kept that never left");
+    assert!(kept < 16, "{kept} claims are kept that were never sent");
     scene.relay.set(Mood::Faithful);
     scene.lose("first").await;
     for number in 0..CROWD {

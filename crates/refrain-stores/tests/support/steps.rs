@@ -1,4 +1,5 @@
-//! Two nodes run the same operations in steps on one server, and both are cancelled again and again.
+//! Two nodes run the same operations in steps on one server, and both are cancelled repeatedly: each effect must
+//! happen once.
 
 use std::time::Duration;
 
@@ -81,5 +82,5 @@ pub(crate) async fn check(stores: [impl Store; 2]) {
     }
     let taken_over = |engine: &Engine| engine.tally().get(Count::PossibleDuplicate);
     let taken_over: u64 = engines.iter().map(taken_over).sum();
-    assert!(taken_over > 0, "nobody was cut off in the middle of a step");
+    assert!(taken_over > 0, "no run was cancelled within a step");
 }

@@ -34,7 +34,7 @@ pub(super) async fn a_worker_that_dies_loses_nothing<F: Fixture>(
     let dying = dying.run(hanging, std::future::pending());
     // Dropped in the middle, as if the process were killed: the messages are not acknowledged, their outcomes unknown.
     tokio::select! {
-        ended = dying => broken(format!("the consumer ended by itself: {ended:?}"))?,
+        ended = dying => broken(format!("the consumer stopped unexpectedly: {ended:?}"))?,
         started = stage.wait(Duration::ZERO, || starts.len() >= 5) => started?,
     }
     broker.close().await?;
@@ -129,10 +129,10 @@ async fn publish_surely<F: Fixture>(
         let failed = match timeout(Duration::from_secs(5), publishing).await {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(error)) => error.to_string(),
-            Err(_) => "no answer came in time".into(),
+            Err(_) => "no response in time".into(),
         };
         if Instant::now() > late {
-            return broken(format!("nothing can be published any more: {failed}"));
+            return broken(format!("publishing still fails: {failed}"));
         }
         sleep(Duration::from_millis(50)).await;
     }

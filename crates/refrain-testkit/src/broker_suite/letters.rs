@@ -1,4 +1,4 @@
-//! Dead letters, and their redrive.
+//! Dead letters and their redrive: a failed message must be found, and handled again only on request.
 
 use std::{
     sync::{
@@ -41,7 +41,7 @@ pub(super) async fn poison_becomes_a_dead_letter_and_is_let_through_again<F: Fix
             tries.add(&job);
             let is_poison = job.message.payload.starts_with(b"poison");
             std::future::ready(match is_poison && !is_cured.load(Ordering::SeqCst) {
-                true => Err(Failure::retry("it tastes bitter")),
+                true => Err(Failure::retry("rejected by the test")),
                 false => {
                     effects.add(&job);
                     done()
@@ -98,7 +98,7 @@ fn expect_letter(letter: &Message, poison: &Message, queue: &str) -> Checked {
         (DEAD_REASON, "attempts-used-up"),
         (DEAD_CONSUMER, WORKER),
         (DEAD_ATTEMPTS, &attempts),
-        (DEAD_LAST_FAILURE, "it tastes bitter"),
+        (DEAD_LAST_FAILURE, "rejected by the test"),
     ] {
         let value = letter.header(name).map(|value| &value[..]);
         expect(name, value, Some(wanted.as_bytes()))?;

@@ -55,7 +55,10 @@ pub(super) async fn caught<T>(case: impl Future<Output = Checked<T>>) -> Checked
 fn panicked(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(|text| &**text));
-    format!("the broker panicked: {}", text.unwrap_or("without a word"))
+    format!(
+        "the broker panicked: {}",
+        text.unwrap_or("without a message")
+    )
 }
 
 /// Fails unless `got` equals `want`.
@@ -119,12 +122,14 @@ impl<'a, F: Fixture> Stage<'a, F> {
         loop {
             let left = late.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return broken("no message came, although one should");
+                return broken("no message was delivered, expected one");
             }
             let mut pulled = broker.pull(1, left.min(Duration::from_secs(1))).await?;
             match (pulled.pop(), pulled.is_empty()) {
                 (Some(delivery), true) => return Ok(delivery),
-                (Some(_), false) => return broken("more came than was pulled"),
+                (Some(_), false) => {
+                    return broken("the broker delivered more messages than were pulled");
+                }
                 (None, _) => {}
             }
         }
@@ -139,7 +144,7 @@ impl<'a, F: Fixture> Stage<'a, F> {
                 return Ok(());
             }
             if let Some(delivery) = broker.pull(1, left).await?.pop() {
-                return broken(format!("{delivery:?} came, although nothing should"));
+                return broken(format!("{delivery:?} was delivered, expected no message"));
             }
         }
     }
@@ -201,7 +206,7 @@ impl<'a, F: Fixture> Stage<'a, F> {
         };
         match timeout(time + self.fixture.patience(), waiting).await {
             Ok(()) => Ok(()),
-            Err(_) => broken("what should happen did not happen in time"),
+            Err(_) => broken("the expected state was not reached in time"),
         }
     }
 }

@@ -49,7 +49,7 @@ pub(super) async fn an_empty_queue_answers_in_time<F: Fixture>(
     let pulling = timeout(wait + stage.fixture.patience(), broker.pull(5, wait));
     let pulled = pulling
         .await
-        .map_err(|_| Broken("a pull on an empty queue does not end".into()))??;
+        .map_err(|_| Broken("a pull on an empty queue does not return".into()))??;
     expect("deliveries", pulled.len(), 0)?;
     Ok(Ran::Held)
 }
@@ -122,7 +122,7 @@ pub(super) async fn a_message_given_back_waits_for_its_delay<F: Fixture>(
     // Tolerates 10 %, because servers round delays.
     if waited < delay.mul_f64(0.9) {
         return broken(format!(
-            "given back for {delay:?}, it came after {waited:?}"
+            "returned with a delay of {delay:?}, it was delivered after {waited:?}"
         ));
     }
     again.ticket.nack(Duration::ZERO).await?;

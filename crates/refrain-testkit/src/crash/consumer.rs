@@ -40,38 +40,38 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 const PLAIN: Case = Case {
     id: "every-message",
-    hole: "A message that came once does not do what it is for, so nothing can be told about duplicates.",
+    hole: "A message that is delivered once does not take effect once, so duplicates cannot be tested.",
     fix: "Consume from the stand's broker under the stand's name, and call Ledger::take_effect once where the effect of a message happens.",
 };
 const DUPLICATE: Case = Case {
     id: "duplicate-message",
-    hole: "Messages are not told apart by their ids, or done ones are not remembered: every redelivery takes effect again.",
-    fix: "Claim the message's id before handling, keep it when it is done, and skip what is done.",
+    hole: "The consumer does not identify messages by id, or forgets handled ids: every redelivery takes effect again.",
+    fix: "Claim the message id before handling, record completion, and skip completed messages.",
 };
 const AT_ONCE: Case = Case {
     id: "duplicates-at-once",
-    hole: "No claim, or check-then-act: copies that are handled at the same time all take effect.",
-    fix: "Claim the message's id in one atomic step before handling.",
+    hole: "No claim, or check-then-act: copies that are handled concurrently all take effect.",
+    fix: "Claim the message id in one atomic step before handling.",
 };
 const OUT_OF_ORDER: Case = Case {
     id: "out-of-order",
-    hole: "Only the last message is remembered: a duplicate behind another one takes effect again, or a late one is lost.",
-    fix: "Remember every message by its id, not the highest or the last one.",
+    hole: "Only the last message is remembered: a duplicate after another message takes effect again, or a late message is lost.",
+    fix: "Remember every message by its id, not only the highest or the last id.",
 };
 const TWO: Case = Case {
     id: "two-consumers",
-    hole: "The key has no consumer's name in it: the second subscriber loses the message.",
+    hole: "The key does not contain the consumer's name: the second subscriber loses the message.",
     fix: "Put the consumer's name into the scope of the key.",
 };
 const DIES: Case = Case {
     id: "process-dies",
-    hole: "Marked or acknowledged before it was handled: a message is lost with the process; or handled again where that is not promised.",
-    fix: "Claim, handle, keep the outcome, and acknowledge last; for exactly one effect commit it together with the mark.",
+    hole: "A message is marked or acknowledged before it is handled, and is lost with the process; or it is handled again although the guarantee forbids it.",
+    fix: "Claim, handle, store the outcome, and acknowledge last; for exactly one effect, commit effect and mark in one transaction.",
 };
 const PANICS: Case = Case {
     id: "handler-panics",
-    hole: "A message that failed is marked as done, or was acknowledged before: it is lost.",
-    fix: "Mark and acknowledge after handling alone; a failed message is given back.",
+    hole: "A failed message is marked as done, or was acknowledged before handling: it is lost.",
+    fix: "Mark and acknowledge only after successful handling; return a failed message to the broker.",
 };
 
 /// What the harness passes to a consumer under test.
@@ -198,7 +198,7 @@ impl Trial {
             .with_id(id)
             .with_content_type("application/json");
         let published = self.memory.publish(QUEUE, &message).await;
-        published.unwrap_or_else(|error| panic!("the broker in memory refuses a message: {error}"));
+        published.unwrap_or_else(|error| panic!("the in-memory broker rejects a message: {error}"));
     }
 
     fn backlog(&self) -> usize {
@@ -234,7 +234,7 @@ impl Trial {
         match (effects == want, is_done) {
             (true, true) => Ok(()),
             (true, false) => Err(format!(
-                "{after} something was not acknowledged within {PATIENCE:?}"
+                "{after} a message was not acknowledged within {PATIENCE:?}"
             )),
             (false, _) => Err(format!("{after} there were {effects} effects, not {want}")),
         }
@@ -254,14 +254,14 @@ impl Trial {
             ))
         };
         if !is_done {
-            return seen("the message was not done with in time");
+            return seen("the message was not settled in time");
         }
         match (guarantee, effects) {
             (_, 0) if guarantee == Guarantee::AtMostOnce && letters > 0 => Ok(()),
             (_, 0) => seen("the message is lost"),
             (Guarantee::AtLeastOnce, _) | (_, 1) => Ok(()),
-            (Guarantee::AtMostOnce, _) => seen("it may take effect once at the most"),
-            (Guarantee::ExactlyOnce, _) => seen("it has to take effect once"),
+            (Guarantee::AtMostOnce, _) => seen("it must take effect at most once"),
+            (Guarantee::ExactlyOnce, _) => seen("it must take effect exactly once"),
         }
     }
 }

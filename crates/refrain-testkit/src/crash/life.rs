@@ -34,7 +34,8 @@ pub(super) async fn live<T: Send + 'static>(
     let (tell, told) = oneshot::channel();
     std::thread::spawn(move || {
         let runtime = Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.unwrap_or_else(|error| panic!("no runtime can be made: {error}"));
+        let runtime =
+            runtime.unwrap_or_else(|error| panic!("cannot create a Tokio runtime: {error}"));
         let ended = runtime.block_on(async { timeout(LIFE_MAX, until(work(), death)).await });
         drop(runtime);
         // The receiver may be gone.

@@ -25,23 +25,23 @@ const ASK_AGAIN: Duration = Duration::from_millis(10);
 
 const HANGS_UP: Case = Case {
     id: "client-hangs-up",
-    hole: "A client that goes away cancels the run or its recording: the retry runs again, or the key stays locked.",
-    fix: "Let run and recording go on when the client is gone, or commit effect and record together.",
+    hole: "A client disconnect cancels the execution or its recording: the retry executes again, or the key stays locked.",
+    fix: "Continue execution and recording after a disconnect, or commit effect and record together.",
 };
 const DIES: Case = Case {
     id: "process-dies",
-    hole: "A crash between effect and record runs it again, or leaves the key locked for as long as answers are kept.",
-    fix: "Commit effect and record in one transaction; or give claims a lease, and say that the outcome is unknown when it lapses.",
+    hole: "After a crash between effect and record, the retry executes again, or the key stays locked for the whole retention.",
+    fix: "Commit effect and record in one transaction; or give claims a lease, and return unknown outcome after it lapses.",
 };
 const PANICS: Case = Case {
     id: "handler-panics",
-    hole: "After a panic the key is free though the effect may have happened, or locked for ever.",
-    fix: "Settle the claim on every way out; a panic after the start leaves doubt, and never a free key.",
+    hole: "After a panic the key is free although the effect may have happened, or stays locked for ever.",
+    fix: "Settle the claim on every exit path; after a panic the outcome is unknown, and the key must not be released.",
 };
 const LOST: Case = Case {
     id: "lost-answer",
-    hole: "The retry after a lost answer runs again, or finds nothing.",
-    fix: "Keep the answer durably before it leaves, and replay it.",
+    hole: "A retry after a lost response executes again, or gets no response.",
+    fix: "Store the response durably before sending it, and replay it.",
 };
 
 /// One operation with its own key and ledger.
@@ -71,14 +71,14 @@ async fn hangs_up(guarantee: Guarantee, makers: &Makers) -> Seen {
         let going = door.send(trial.request.clone(), Reading::All);
         let Ok(cut) = timeout(PATIENCE, cut(going, awaits)).await else {
             return Err(format!(
-                "a first request was not answered within {PATIENCE:?}"
+                "a first request got no response within {PATIENCE:?}"
             ));
         };
         if cut.is_some() {
             return Ok(());
         }
         let end = trial.retried(&door).await;
-        trial.judge(&end, &format!("the client hung up at await {awaits}"))?;
+        trial.judge(&end, &format!("the client disconnected at await {awaits}"))?;
     }
     Ok(())
 }
@@ -119,7 +119,7 @@ async fn lost(guarantee: Guarantee, makers: &Makers) -> Seen {
     let dropped = door.send(trial.request.clone(), Reading::Nothing);
     if timeout(PATIENCE, dropped).await.is_err() {
         return Err(format!(
-            "a first request was not answered within {PATIENCE:?}"
+            "a first request got no response within {PATIENCE:?}"
         ));
     }
     let end = trial.retried(&door).await;
@@ -149,7 +149,7 @@ impl<'m> Trial<'m> {
     async fn send(&self, door: &Door) -> Got {
         let going = door.send(self.request.clone(), Reading::All);
         let ended = timeout(PATIENCE, going).await;
-        ended.unwrap_or_else(|_| Err(format!("nothing within {PATIENCE:?}")))
+        ended.unwrap_or_else(|_| Err(format!("no response within {PATIENCE:?}")))
     }
 
     /// Retries like a client, as long as the response says to retry later.
@@ -170,14 +170,14 @@ impl<'m> Trial<'m> {
         let effects = self.ledger.all().map_err(|error| error.to_string())?;
         let seen = |why: String| {
             Err(format!(
-                "{after}; the retry was answered {}, and it took effect {} times: {why}",
+                "{after}; the retry got {}, and there were {} effects: {why}",
                 told(end),
                 effects.len()
             ))
         };
         let saw = match end {
             Ok(answer) if answer.is_busy() => {
-                return seen(format!("it is in flight after {PATIENCE:?} still"));
+                return seen(format!("it is still in flight after {PATIENCE:?}"));
             }
             Ok(answer) if answer.is_success() => Saw::Completed,
             Ok(answer) if answer.is_doubt() => Saw::Unknown,
@@ -185,7 +185,7 @@ impl<'m> Trial<'m> {
             Err(_) => Saw::Unknown,
         };
         if self.guarantee != Guarantee::AtMostOnce && saw != Saw::Completed {
-            return seen("it has to come to its end when it is retried".into());
+            return seen("a retry must complete it".into());
         }
         // The outcome of the crashed request is unknown: it may have executed.
         let mut audit = Audit::new(self.guarantee);
@@ -194,7 +194,9 @@ impl<'m> Trial<'m> {
         audit.saw(named, saw);
         match audit.check(&effects).first() {
             Some(violation) => seen(violation.what.clone()),
-            None if saw == Saw::Failed => seen("that is neither its answer nor a doubt".into()),
+            None if saw == Saw::Failed => {
+                seen("the response is neither the outcome nor an unknown outcome".into())
+            }
             None => Ok(()),
         }
     }

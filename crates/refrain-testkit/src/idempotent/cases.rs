@@ -86,14 +86,14 @@ fn times(count: usize) -> String {
 
 async fn in_time(going: impl Future<Output = Got>) -> Got {
     let ended = timeout(PATIENCE, going).await;
-    ended.unwrap_or_else(|_| Err(format!("nothing within {PATIENCE:?}")))
+    ended.unwrap_or_else(|_| Err(format!("no response within {PATIENCE:?}")))
 }
 
 fn same(first: &Got, duplicate: &Got, what: &str) -> Seen {
     match first == duplicate {
         true => Ok(()),
         false => Err(format!(
-            "the first was answered {}, {what} {}",
+            "the first request got {}, {what} got {}",
             told(first),
             told(duplicate)
         )),
@@ -105,7 +105,7 @@ pub(super) async fn first(makers: &Makers) -> Seen {
     let got = trial.send().await;
     match &got {
         Ok(answer) if answer.is_success() => trial.effects(1, "after one request"),
-        got => Err(format!("a first request was answered {}", told(got))),
+        got => Err(format!("a first request got {}", told(got))),
     }
 }
 
@@ -140,7 +140,7 @@ pub(super) async fn concurrent(makers: &Makers) -> Seen {
 fn must_succeed(end: &Got) -> Seen {
     match end {
         Ok(answer) if answer.is_success() => Ok(()),
-        end => Err(format!("in the end it was answered {}", told(end))),
+        end => Err(format!("in the end it got {}", told(end))),
     }
 }
 
@@ -216,9 +216,9 @@ pub(super) async fn other_body(makers: &Makers) -> Option<Seen> {
         .as_ref()
         .is_ok_and(|answer| (400..500).contains(&answer.status));
     Some(match refused && first != got {
-        true => trial.effects(1, "after another body under the same key"),
+        true => trial.effects(1, "after another body with the same key"),
         false => Err(format!(
-            "another body under the same key was answered {}, where the first was answered {}",
+            "another body with the same key got {}, the first request got {}",
             told(&got),
             told(&first)
         )),

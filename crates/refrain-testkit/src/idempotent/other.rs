@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn something_that_counts_is_changed() {
+    fn changes_one_value_of_the_body() {
         for (body, want) in [
             (r#"{"a":"x","n":[20]}"#, r#"{"a":"x","n":[21]}"#),
             (r#"{"a":-2}"#, r#"{"a":1}"#),

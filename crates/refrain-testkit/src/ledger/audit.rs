@@ -155,14 +155,14 @@ impl Answers {
         let released = |effect: &&&Effect| self.released.contains(&effect.attempt);
         if let Some(effect) = effects.iter().find(released) {
             let attempt = &effect.attempt;
-            let what = format!("the attempt {attempt} was released and took effect");
+            let what = format!("attempt {attempt} was released, but took effect");
             return Some(("I9", what));
         }
         let only_released = self.saw(Seen::Released) && !self.may_have_effect();
         (only_released && !effects.is_empty()).then(|| {
             (
                 "I9",
-                "every attempt was released, and it took effect".into(),
+                "every attempt was released, but it took effect".into(),
             )
         })
     }
@@ -171,7 +171,7 @@ impl Answers {
     fn none_swallowed(&self, effects: &[&Effect]) -> Option<(&'static str, String)> {
         let only_refused = self.saw(Seen::Refused) && self.seen.iter().all(|s| *s == Seen::Refused);
         (only_refused && effects.is_empty()).then(|| {
-            let what = "every request was refused as a duplicate, and none was ever run";
+            let what = "every request was rejected as a duplicate, but none was ever executed";
             ("I9", what.into())
         })
     }
@@ -179,13 +179,13 @@ impl Answers {
     fn balanced(&self, effects: &[&Effect]) -> Option<(&'static str, String)> {
         let what = match effects.is_empty() {
             true if self.saw(Seen::Completed) => {
-                "a client was told that it succeeded, and it never took effect"
+                "a client got a success response, but it never took effect"
             }
             false if self.saw(Seen::Failed) && !self.may_have_effect() => {
-                "it ended without success, and it took effect"
+                "it failed, but took effect"
             }
             false if !self.saw(Seen::Released) && !self.may_have_effect() => {
-                "it took effect, and no client was told of a success or a doubt"
+                "it took effect, but no client got a success response or an unknown outcome"
             }
             _ => return None,
         };

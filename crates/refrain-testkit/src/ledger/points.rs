@@ -49,7 +49,7 @@ impl Ledger {
         match self.0.points.reach(name) {
             None => {}
             // `resume_unwind`, not `panic!`: it keeps deliberate panics out of the test output.
-            Some(Fall::Panic) => resume_unwind(Box::new(format!("on purpose, at `{name}`"))),
+            Some(Fall::Panic) => resume_unwind(Box::new(format!("injected panic at `{name}`"))),
             Some(Fall::Stop) => {
                 self.0.points.fell.notify_one();
                 std::future::pending::<()>().await;

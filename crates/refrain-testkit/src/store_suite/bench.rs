@@ -51,7 +51,10 @@ pub(super) async fn caught(case: impl Future<Output = Checked>) -> Checked {
 fn panicked(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(|text| &**text));
-    format!("the store panicked: {}", text.unwrap_or("without a word"))
+    format!(
+        "the store panicked: {}",
+        text.unwrap_or("without a message")
+    )
 }
 
 /// Fails unless `got` equals `want`.
@@ -145,7 +148,7 @@ impl<S: Store> Bench<S> {
     pub(super) async fn view(&self, id: RecordId) -> Checked<Option<Record>> {
         let reading = self.twin.read(id).await?;
         if let Some(reading) = &reading {
-            expect("the identity of what was read", reading.id, id)?;
+            expect("the id of the record read", reading.id, id)?;
         }
         Ok(reading.and_then(view::of_reading))
     }
@@ -156,7 +159,7 @@ pub(super) async fn ask(store: &impl Store, claim: &Claim) -> Checked<Verdict> {
     let mut verdicts = store.claim(std::slice::from_ref(claim)).await?;
     match verdicts.pop() {
         Some(verdict) if verdicts.is_empty() => Ok(view::of_verdict(verdict?, claim.id)),
-        _ => Err(Broken("one claim was not answered with one verdict".into())),
+        _ => Err(Broken("one claim did not return one verdict".into())),
     }
 }
 

@@ -75,11 +75,11 @@ pub(super) async fn t3_credential_then_fingerprint_then_state<S: Store>(
         ];
         for (what, ask, want) in asks {
             // Also from the claimant that holds the record.
-            let anew = Claim {
+            let by_another = Claim {
                 claimant: Claimant::random(),
                 ..ask.clone()
             };
-            for (who, ask) in [("the holder", ask), ("another claimant", anew)] {
+            for (who, ask) in [("the holder", ask), ("another claimant", by_another)] {
                 let what = format!("{what} on {stage:?} by {who}");
                 bench.refused(&what, &ask, want.clone()).await?;
             }
@@ -99,7 +99,7 @@ pub(super) async fn t3_a_claim_without_credential_is_not_bound<S: Store>(
     for (number, first, second) in cases {
         bench.granted(&first).await?;
         let want = Verdict::InFlight { lease_left: LEASE };
-        let what = format!("a claim where one side has no credential ({number})");
+        let what = format!("a claim where only one side has a credential ({number})");
         bench.refused(&what, &second, want).await?;
     }
     Ok(())
@@ -111,7 +111,7 @@ pub(super) async fn the_same_claimant_gets_the_same_fence<S: Store>(bench: &Benc
         for _ in 0..2 {
             bench.clock.advance(LEASE - MOMENT);
             let again = bench.granted(&ask).await?;
-            let what = format!("the grant of claimant {number}, asked again");
+            let what = format!("the repeated grant of claimant {number}");
             expect(&what, again, grant)?;
         }
         let end = completion(outcome(ask.id));
@@ -147,7 +147,7 @@ pub(super) async fn t8_needs_a_claim_that_stands_for_it<S: Store>(bench: &Bench<
             settle_left: SETTLE_AFTER - LEASE,
         });
         expect(
-            "a claim that may not run it again",
+            "a claim that must not execute it again",
             bench.ask(&ask).await?,
             want,
         )?;
@@ -171,7 +171,11 @@ pub(super) async fn t8_ends_with_the_attempts<S: Store>(bench: &Bench<S>) -> Che
         let message = "after the last attempt lapsed: expected indeterminate, got something else";
         return Err(Broken(message.into()));
     };
-    expect("the fence in doubt", Some(doubt.fence), fence)
+    expect(
+        "the fence of the indeterminate record",
+        Some(doubt.fence),
+        fence,
+    )
 }
 
 pub(super) async fn a_zero_lease_lapses_at_once<S: Store>(bench: &Bench<S>) -> Checked {
@@ -185,7 +189,7 @@ pub(super) async fn a_zero_lease_lapses_at_once<S: Store>(bench: &Bench<S>) -> C
         reason: Reason::Lapsed,
         settle_left: SETTLE_AFTER,
     });
-    let what = "a claim right after an at-most-once one with a zero lease";
+    let what = "a claim directly after an at-most-once claim with a zero lease";
     expect(what, bench.ask(&claim(1)).await?, want)?;
     bench.granted(&zero(repeatable(2))).await?;
     let grant = bench.granted(&repeatable(2)).await?;

@@ -66,7 +66,11 @@ async fn still_claimed<S: Store>(bench: &Bench<S>, first: &Claim, fence: Fence) 
         Some(State::Indeterminate { .. }) => true,
         _ => false,
     };
-    expect("it is in flight or in doubt after a restart", fits, true)?;
+    expect(
+        "it is in flight or indeterminate after a restart",
+        fits,
+        true,
+    )?;
     if let Verdict::Granted(_) = bench.ask(&claim(1)).await? {
         return Err(Broken(
             "a claimed key was granted again after a restart".into(),
@@ -92,12 +96,16 @@ pub(super) async fn a_restart_keeps_what_was_erased<F: Fixture>(fixture: &F) -> 
     for round in 0..3 {
         bench = bench.restarted(fixture, |_| ()).await?;
         for id in [first.id, tombstone.id] {
-            let what = format!("what was erased, after restart {round}");
+            let what = format!("the erased record, after restart {round}");
             expect(&what, bench.view(id).await?, None)?;
         }
         let kept = bench.view(again.id).await?;
         let kept = kept.and_then(|record| record.fence());
-        expect("the key's next life after a restart", kept, Some(fence))?;
+        expect(
+            "the next claim of the key after a restart",
+            kept,
+            Some(fence),
+        )?;
         bench.store.sweep(100).await?;
     }
     bench.granted(&claim(1)).await?;
@@ -149,7 +157,7 @@ pub(super) async fn a_reboot_ends_nothing_early<F: Fixture>(fixture: &F) -> Chec
         })
         .await?;
     expect(
-        "what a sweep took after a reboot",
+        "the number of records swept after a reboot",
         bench.store.sweep(100).await?,
         0,
     )?;
@@ -157,9 +165,13 @@ pub(super) async fn a_reboot_ends_nothing_early<F: Fixture>(fixture: &F) -> Chec
     let what = "a claim within retention, after a reboot";
     expect(what, bench.ask(&claim(1)).await?, want)?;
     let doubted = matches!(bench.ask(&claim(2)).await?, Verdict::Indeterminate(_));
-    expect("what was in doubt still is after a reboot", doubted, true)?;
+    expect(
+        "an indeterminate record stays indeterminate after a reboot",
+        doubted,
+        true,
+    )?;
     bench.clock.advance(RETENTION);
-    let what = "a claim when retention has ended in spite of the reboot";
+    let what = "a claim after the end of retention, with a reboot before";
     expect(what, bench.ask(&claim(1)).await?, Verdict::Expired)
 }
 

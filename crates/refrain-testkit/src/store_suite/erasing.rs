@@ -9,7 +9,7 @@ use super::{
 
 pub(super) async fn t13_erasing_frees_what_has_ended<S: Store>(bench: &Bench<S>) -> Checked {
     let none = bench.store.erase(id(9)).await?;
-    expect("erasing what is not there", none, Erased::Absent)?;
+    expect("erasing a missing record", none, Erased::Absent)?;
     for (number, stage) in [(1, Stage::Completed), (2, Stage::Tombstone)] {
         let (first, fence) = stage.reach(bench, number).await?;
         let bystander = Stage::Completed.reach(bench, number + 10).await?.0;
@@ -19,7 +19,7 @@ pub(super) async fn t13_erasing_frees_what_has_ended<S: Store>(bench: &Bench<S>)
         let again = bench.store.erase(first.id).await?;
         expect("erasing it again", again, Erased::Absent)?;
         let left = bench.view(bystander.id).await?.is_some();
-        expect("another record is left alone", left, true)?;
+        expect("another record is unchanged", left, true)?;
         let mut other = claim(number);
         other.fingerprint.0 = [9; 16];
         let grant = bench.granted(&other).await?;
@@ -30,7 +30,7 @@ pub(super) async fn t13_erasing_frees_what_has_ended<S: Store>(bench: &Bench<S>)
     let (past, _) = Stage::Tombstone.reach(bench, 3).await?;
     bench.clock.advance(REMEMBER + MOMENT);
     let gone = bench.store.erase(past.id).await?;
-    expect("erasing what is past its time", gone, Erased::Absent)
+    expect("erasing an expired record", gone, Erased::Absent)
 }
 
 pub(super) async fn t13_erasing_needs_an_end<S: Store>(bench: &Bench<S>) -> Checked {
@@ -45,7 +45,7 @@ pub(super) async fn t13_erasing_needs_an_end<S: Store>(bench: &Bench<S>) -> Chec
         let before = bench.view(first.id).await?;
         let refused = bench.store.erase(first.id).await?;
         expect(&format!("erasing {stage:?}"), refused, want)?;
-        let what = format!("{stage:?} after a refused erasing");
+        let what = format!("{stage:?} after a rejected erasure");
         expect(&what, bench.view(first.id).await?, before)?;
     }
     Ok(())

@@ -53,7 +53,7 @@ async fn changes_nothing<S: Store>(
     id: RecordId,
     fence: Fence,
 ) -> Checked {
-    let other = Outcome::new(500, b"not the holder's").sealed(id);
+    let other = Outcome::new(500, b"another fence than the holder's").sealed(id);
     let ends = [
         completion(other),
         Settlement::Release,

@@ -62,7 +62,7 @@ async fn shrunk<F: Fixture>(
     }
     let steps: String = history.iter().map(|op| format!("\n    {op:?}")).collect();
     Broken(format!(
-        "with seed {seed} the store and the model part ways; {}; the shortest history found:{steps}",
+        "with seed {seed} the store differs from the model; {}; the shortest history found:{steps}",
         broken.0
     ))
 }
@@ -199,11 +199,15 @@ impl<S: Store> Pair<S> {
         let got = self.store.census().await?;
         let want = self.model.census().await?;
         let live = |census: Census| (census.in_flight, census.indeterminate, census.unreadable);
-        expect("the census of the live", live(got), live(want))?;
+        expect(
+            "the census of in-flight and indeterminate records",
+            live(got),
+            live(want),
+        )?;
         let ended = |census: Census| census.completed + census.tombstones;
         let all = live(got).0 + live(got).1 + ended(got);
         let fits = ended(got) >= ended(want) && all <= IDS;
-        let what = format!("whether {got:?} fits {want:?}");
+        let what = format!("whether {got:?} is compatible with {want:?}");
         expect(&what, fits, true)
     }
 
@@ -215,7 +219,7 @@ impl<S: Store> Pair<S> {
             let want = self.model.read(id).await?.and_then(view::of_reading);
             let name = |side| move |record| view::renamed(record, |fence| self.name(side, fence));
             let (got, want) = (got.map(name(Side::Store)), want.map(name(Side::Model)));
-            expect(&format!("the record {id} after it"), got, want)?;
+            expect(&format!("the record {id} after the step"), got, want)?;
         }
         Ok(())
     }

@@ -65,7 +65,7 @@ pub(super) async fn lists_go_by_what_time_has_made_of_records<S: Store>(
         (StateName::Tombstone, vec![ending]),
     ];
     for (name, ids) in want {
-        let what = format!("the list of {name:?} once time has passed");
+        let what = format!("the list of {name:?} after time has passed");
         expect(&what, walk(bench, Some(name), 10).await?, ids)?;
     }
     Ok(())
@@ -97,9 +97,9 @@ pub(super) async fn a_census_counts_every_record_by_state<S: Store>(bench: &Benc
     bench.clock.advance(RETENTION);
     let later = bench.store.census().await?;
     let live = (later.in_flight, later.indeterminate);
-    expect("the live ones after retention", live, (1, 5))?;
+    expect("the live records after retention", live, (1, 5))?;
     let ended = later.completed + later.tombstones;
-    expect("the ended ones after retention", ended, 4)
+    expect("the ended records after retention", ended, 4)
 }
 
 /// Walks through all pages and checks each.
@@ -118,7 +118,11 @@ async fn walk<S: Store>(
         };
         let page = bench.store.list(&query).await?;
         let fits = page.readings.len() <= limit as usize;
-        expect("a page holds no more than was asked for", fits, true)?;
+        expect(
+            "a page has at most the requested number of records",
+            fits,
+            true,
+        )?;
         ids.extend(page.readings.iter().map(|reading| reading.id));
         for reading in page.readings {
             agrees(bench, reading).await?;

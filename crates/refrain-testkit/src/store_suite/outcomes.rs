@@ -72,7 +72,7 @@ fn samples() -> Checked<Vec<(&'static str, Outcome)>> {
     let elsewhere = Outcome::new(200, b"sealed").sealed(id(77));
     Ok(vec![
         ("an empty body", Outcome::new(204, b"")),
-        ("every byte there is", Outcome::new(200, &every_byte)),
+        ("all 256 byte values", Outcome::new(200, &every_byte)),
         ("1 MiB", Outcome::new(599, large)),
         ("many headers", many.finish([])),
         (

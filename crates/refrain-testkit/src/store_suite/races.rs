@@ -122,7 +122,7 @@ pub(super) async fn holders_exclude_each_other<S: Store>(
     })
     .await?;
     let held = turns.load(Ordering::SeqCst) > 0;
-    expect("somebody was granted", held, true)
+    expect("at least one claim was granted", held, true)
 }
 
 async fn hold_once(store: &impl Store, busy: &AtomicBool, turns: &AtomicU32) -> Checked {
@@ -131,7 +131,11 @@ async fn hold_once(store: &impl Store, busy: &AtomicBool, turns: &AtomicU32) -> 
         return Ok(());
     };
     let was_busy = busy.swap(true, Ordering::SeqCst);
-    expect("a key was granted while another held it", was_busy, false)?;
+    expect(
+        "a key was granted to two claimants at once",
+        was_busy,
+        false,
+    )?;
     turns.fetch_add(1, Ordering::SeqCst);
     tokio::task::yield_now().await;
     busy.store(false, Ordering::SeqCst);
@@ -186,7 +190,7 @@ where
     Running: Future<Output = Checked<T>> + Send + 'static,
 {
     if Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread {
-        let message = "nothing races on one thread: run the suite under #[tokio::test(flavor = \"multi_thread\")]";
+        let message = "the race cases need several threads: run the suite under #[tokio::test(flavor = \"multi_thread\")]";
         return Err(Broken(message.into()));
     }
     let missing = Arc::new(AtomicUsize::new(racers));
@@ -205,12 +209,11 @@ where
     let mut answers = Vec::new();
     for task in tasks {
         let ended = task.await;
-        answers
-            .push(ended.map_err(|error| Broken(format!("a racing task ended badly: {error}")))??);
+        answers.push(ended.map_err(|error| Broken(format!("a racing task failed: {error}")))??);
     }
     Ok(answers)
 }
 
 fn unexpected(what: &str, verdict: &Verdict) -> Broken {
-    Broken(format!("{what} was answered with {}", brief(verdict)))
+    Broken(format!("{what} got the reply {}", brief(verdict)))
 }

@@ -1,4 +1,4 @@
-//! Exactly-once: attempts whose receipt was looked up and not found. T6 and T8.
+//! Exactly-once: attempts whose receipt was looked up and not found (T6 and T8).
 
 use refrain::{
     Claim, Fence, Settled, Settlement, Store, Verdict,
@@ -37,15 +37,15 @@ pub(super) async fn t8_an_attempt_without_receipt_is_taken_over<S: Store>(
         let grant = bench.granted(&ask).await?;
         expect("the attempt", grant.attempt, 2)?;
         let grows = grant.fence > old;
-        expect("the fence is above the one it stands in for", grows, true)?;
+        expect("the fence is above the superseded one", grows, true)?;
         expect(
-            "the same claimant, asking again",
+            "the same claimant, repeated",
             bench.granted(&ask).await?,
             grant,
         )?;
         let late = completion(outcome(ask.id));
         let late = bench.settle(ask.id, old, late).await?;
-        expect("the overtaken attempt", late, Settled::Fenced)?;
+        expect("the superseded attempt", late, Settled::Fenced)?;
         let end = completion(outcome(ask.id));
         bench.end(ask.id, grant.fence, end).await?;
     }
@@ -55,12 +55,12 @@ pub(super) async fn t8_an_attempt_without_receipt_is_taken_over<S: Store>(
 pub(super) async fn t8_needs_the_fence_of_the_last_attempt<S: Store>(bench: &Bench<S>) -> Checked {
     let first = doubted(bench, 1).await?;
     let want = in_doubt(first, Reason::Timeout);
-    let what = "a claim that has looked for nothing";
+    let what = "a claim that has looked up no receipt";
     bench.refused(what, &receipted(1), want).await?;
     let second = bench.granted(&overtaking(receipted(1), first)).await?.fence;
     bench.end(receipted(1).id, second, DOUBT).await?;
     let want = in_doubt(second, Reason::Timeout);
-    let what = "a claim that has looked for an older attempt";
+    let what = "a claim that has looked up the receipt of an older attempt";
     let ask = overtaking(receipted(1), first);
     bench.refused(what, &ask, want).await
 }
@@ -68,7 +68,7 @@ pub(super) async fn t8_needs_the_fence_of_the_last_attempt<S: Store>(bench: &Ben
 pub(super) async fn t8_needs_receipts_on_both_sides_or_time<S: Store>(bench: &Bench<S>) -> Checked {
     let bare = bench.granted(&claim(1)).await?.fence;
     bench.end(claim(1).id, bare, DOUBT).await?;
-    let what = "standing in for an attempt without a receipt of its own";
+    let what = "superseding an attempt without its own receipt";
     let ask = overtaking(receipted(1), bare);
     bench
         .refused(what, &ask, in_doubt(bare, Reason::Timeout))

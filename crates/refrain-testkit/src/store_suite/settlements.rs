@@ -32,7 +32,7 @@ pub(super) async fn t4_renewing_prolongs_the_lease<S: Store>(bench: &Bench<S>) -
         bench.clock.advance(LEASE);
         let want = Verdict::InFlight { lease_left: LEASE };
         bench
-            .refused("a claim on a renewed one", &ask(), want)
+            .refused("a claim on a renewed record", &ask(), want)
             .await?;
     }
     Ok(())
@@ -46,18 +46,18 @@ pub(super) async fn t4_renewing_brings_back_a_lapsed_claim<S: Store>(bench: &Ben
             // A claim that finds the lapsed record must not end it.
             let seen = bench.ask(&claim(number)).await?;
             let doubted = matches!(seen, Verdict::Indeterminate(_));
-            expect("a lapsed claim is in doubt", doubted, true)?;
+            expect("a lapsed claim is indeterminate", doubted, true)?;
         }
         let renewed = bench.renew(first.id, fence, LEASE).await?;
         let what = format!("renewing, found {stage:?}");
         expect(&what, renewed, Settled::Applied)?;
         let want = Verdict::InFlight { lease_left: LEASE };
-        let anew = match stage {
+        let again = match stage {
             Stage::Lapsed => claim(number),
             _ => repeatable(number),
         };
-        let what = format!("a claim on a renewed one, found {stage:?}");
-        bench.refused(&what, &anew, want).await?;
+        let what = format!("a claim on a renewed record, found {stage:?}");
+        bench.refused(&what, &again, want).await?;
     }
     Ok(())
 }
@@ -72,11 +72,11 @@ pub(super) async fn t4_renewing_for_no_time_ends_the_lease<S: Store>(bench: &Ben
         let grant = bench.granted(&ask()).await?;
         expect("the attempt", grant.attempt, attempt)?;
         let renewed = bench.renew(ask().id, grant.fence, Duration::ZERO).await?;
-        expect("renewing for no time", renewed, Settled::Applied)?;
+        expect("renewing with a zero lease", renewed, Settled::Applied)?;
     }
     let seen = bench.ask(&ask()).await?;
     let lapsed = matches!(seen, Verdict::Indeterminate(doubt) if doubt.reason == Reason::Lapsed);
-    expect("in doubt when no attempts are left", lapsed, true)
+    expect("indeterminate when no attempts are left", lapsed, true)
 }
 
 pub(super) async fn t5_completing_replays<S: Store>(bench: &Bench<S>) -> Checked {
@@ -85,11 +85,11 @@ pub(super) async fn t5_completing_replays<S: Store>(bench: &Bench<S>) -> Checked
         let end = completion(outcome(ask.id));
         bench.end(ask.id, fence, end).await?;
         let want = Verdict::Replay(outcome(ask.id));
-        let what = "a claim on a completed one";
+        let what = "a claim on a completed record";
         bench.refused(what, &claim(number), want.clone()).await?;
         // Also for its own claimant: a completed record is never granted again.
         bench
-            .refused("the claimant asking again", &ask, want)
+            .refused("a repeated claim by the same claimant", &ask, want)
             .await?;
     }
     Ok(())
@@ -114,7 +114,7 @@ pub(super) async fn t5_doubt_can_be_completed<S: Store>(bench: &Bench<S>) -> Che
     let end = completion(outcome(first.id));
     bench.end(first.id, fence, end).await?;
     let want = Verdict::Replay(outcome(first.id));
-    let what = "a claim after the doubt was completed";
+    let what = "a claim after the indeterminate record was completed";
     bench.refused(what, &claim(1), want).await
 }
 
@@ -123,7 +123,7 @@ pub(super) async fn t5_an_overtaken_holder_is_fenced<S: Store>(bench: &Bench<S>)
     let new = bench.granted(&repeatable(1)).await?.fence;
     let late = Outcome::new(500, b"late").sealed(first.id);
     let settled = bench.settle(first.id, old, completion(late)).await?;
-    let what = "the completion of an overtaken holder";
+    let what = "the completion by a superseded holder";
     expect(what, settled, Settled::Fenced)?;
     let end = completion(outcome(first.id));
     bench.end(first.id, new, end).await?;
@@ -180,7 +180,7 @@ pub(super) async fn t9_doubt_is_remembered<S: Store>(bench: &Bench<S>) -> Checke
             settle_left: SETTLE_AFTER,
         });
         bench
-            .refused("a claim on a doubted one", &claim(number), want)
+            .refused("a claim on an indeterminate record", &claim(number), want)
             .await?;
     }
     Ok(())
@@ -193,11 +193,11 @@ pub(super) async fn t9_doubt_leaves_the_lease_where_it_may_run_again<S: Store>(
     let fence = bench.granted(&ask).await?.fence;
     bench.end(ask.id, fence, DOUBT).await?;
     let want = Verdict::InFlight { lease_left: LEASE };
-    let what = "a claim on a doubted at-least-once one";
+    let what = "a claim on an indeterminate at-least-once record";
     bench.refused(what, &repeatable(1), want).await?;
     bench.clock.advance(LEASE);
     let grant = bench.granted(&repeatable(1)).await?;
-    expect("the attempt after the doubt", grant.attempt, 2)
+    expect("the attempt after the indeterminate one", grant.attempt, 2)
 }
 
 pub(super) async fn t10_never_happened_waits_for_the_attempt<S: Store>(
@@ -259,7 +259,7 @@ pub(super) async fn a_settlement_wakes_who_watches_elsewhere<S: Store>(
         let asked = ask(&*bench.twin, &claim(number)).await?;
         let want = Verdict::InFlight { lease_left: LEASE };
         expect("a claim on the other handle", asked, want)?;
-        let what = format!("a watch on the other handle is told of {}", brief(&end));
+        let what = format!("a watch on the other handle is notified of {}", brief(&end));
         bench.end(claim(number).id, fence, end).await?;
         let told = tokio::time::timeout(TOLD_WITHIN, watch.settled()).await;
         expect(&what, told.is_ok(), true)?;

@@ -26,7 +26,10 @@ pub(super) async fn t7_a_lapsed_claim_is_indeterminate<S: Store>(bench: &Bench<S
         settle_left: SETTLE_AFTER - LEASE,
     });
     for ask in [claim(1), repeatable(1)] {
-        let what = format!("a claim ({:?}) on a lapsed at-most-once one", ask.guarantee);
+        let what = format!(
+            "a claim ({:?}) on a lapsed at-most-once record",
+            ask.guarantee
+        );
         bench.refused(&what, &ask, want.clone()).await?;
     }
     Ok(())
@@ -101,7 +104,11 @@ pub(super) async fn the_wall_clock_is_not_believed<S: Store>(bench: &Bench<S>) -
                 false => bench.clock.jump_back(DECADE),
             }
             let swept = bench.store.sweep(100).await?;
-            expect("what a sweep took after the wall clock was set", swept, 0)?;
+            expect(
+                "the number of records swept after the wall clock was set",
+                swept,
+                0,
+            )?;
             let what = format!("{stage:?} after the wall clock was set (forward: {forward})");
             expect(&what, bench.view(first.id).await?, before)?;
         }
@@ -126,11 +133,11 @@ pub(super) async fn a_sweep_takes_only_what_is_past_its_time<S: Store>(
     let swept = sweep_all(bench).await?;
     // The five records, and the outcome of the record that is now a tombstone.
     let fits = swept <= 6;
-    expect("sweeps take no more than is past its time", fits, true)?;
-    expect("what is kept", views(bench, &kept).await?, before)?;
+    expect("sweeps delete only expired records", fits, true)?;
+    expect("the remaining records", views(bench, &kept).await?, before)?;
     for number in 1..=5 {
         let gone = bench.view(claim(number).id).await?;
-        expect("what was swept", gone, None)?;
+        expect("the swept records", gone, None)?;
     }
     Ok(())
 }
@@ -150,7 +157,7 @@ pub(super) async fn sweeps_come_to_an_end<S: Store>(bench: &Bench<S>) -> Checked
     let first = bench.store.sweep(10).await?;
     let rest = sweep_all(bench).await?;
     let fits = first + rest <= 40;
-    expect("sweeps take no more than there is", fits, true)
+    expect("sweeps delete at most the existing records", fits, true)
 }
 
 async fn views<S: Store>(
@@ -174,6 +181,6 @@ async fn sweep_all<S: Store>(bench: &Bench<S>) -> Checked<u32> {
         }
     }
     Err(Broken(
-        "100 sweeps in a row found something: they do not end".into(),
+        "100 sweeps in a row deleted records: sweeping does not end".into(),
     ))
 }

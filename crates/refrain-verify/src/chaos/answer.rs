@@ -88,18 +88,18 @@ pub(super) fn read<'h>(
         .map_err(refused)?;
     let (Some(version), Some(code), Some(reason)) = (parsed.version, parsed.code, parsed.reason)
     else {
-        return Err(Broken("The answer has no status.").into());
+        return Err(Broken("The response has no status.").into());
     };
     check_end(end, bytes)?;
-    let status = StatusCode::from_u16(code).map_err(|_| Broken("The status is none."))?;
+    let status = StatusCode::from_u16(code).map_err(|_| Broken("Invalid response status."))?;
     if status == StatusCode::SWITCHING_PROTOCOLS {
-        return Err(Broken("It switched protocols unasked.").into());
+        return Err(Broken("The upstream switched protocols without an Upgrade request.").into());
     }
     let mut head = start(status, reason, asked, bytes.len());
     let said = pass_fields(&mut head, parsed.headers, names)?;
     let is_new = version == 1;
     if said.is_chunked && !is_new {
-        return Err(Broken("HTTP/1.0 has no chunks.").into());
+        return Err(Broken("HTTP/1.0 does not support chunked bodies.").into());
     }
     let framing = framing(status, asked, &said);
     let ends_with_connection = framing == Framing::UntilClose;

@@ -75,7 +75,8 @@ async fn remove(State(chaos): State<Chaos>, Path(number): Path<u64>) -> Response
     match chaos.rules().remove(number) {
         true => Json(json!({ "removed": 1 })).into_response(),
         false => {
-            let told = json!({ "error": format!("there is no rule {number}") });
+            let told =
+                json!({ "error": format!("rule {number} does not exist; list the rules first") });
             (StatusCode::NOT_FOUND, Json(told)).into_response()
         }
     }

@@ -90,7 +90,7 @@ fn poll_head(
             Ok(Some(answer)) => return Poll::Ready(Ok(answer)),
             Ok(None) => {}
             Err(refused) => {
-                tracing::debug!(?refused, "what the upstream said is no answer");
+                tracing::debug!(?refused, "the upstream sent an invalid response");
                 return Poll::Ready(Err(Failed::Lost));
             }
         }

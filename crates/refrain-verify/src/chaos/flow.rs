@@ -100,7 +100,7 @@ impl fmt::Display for Stuck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::From(error) | Self::To(error) => error.fmt(f),
-            Self::Cut => f.write_str("cut on purpose"),
+            Self::Cut => f.write_str("connection cut by a chaos rule"),
         }
     }
 }

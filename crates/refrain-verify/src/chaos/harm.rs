@@ -114,7 +114,7 @@ impl Line {
     /// Makes the later close of the client's connection a reset instead of an orderly end.
     fn reset_when_closed(&self) {
         if let Err(error) = self.client.io.set_zero_linger() {
-            tracing::warn!(%error, "the connection is closed in order instead of reset");
+            tracing::warn!(%error, "cannot set SO_LINGER; the connection is closed normally instead of reset");
         }
     }
 
@@ -145,12 +145,15 @@ impl Line {
                 let answer = self.pass(request).await;
                 // The held request may have timed out meanwhile.
                 let _ = other.send(());
-                (Harmed::shown(answer), Some("overtook another".into()))
+                (
+                    Harmed::shown(answer),
+                    Some("overtook another request".into()),
+                )
             }
             Err(overtaken) => {
                 let note = match timeout(patience, overtaken).await {
-                    Ok(Ok(())) => "was overtaken",
-                    _ => "nobody came to overtake it",
+                    Ok(Ok(())) => "was overtaken by another request",
+                    _ => "no other request arrived to overtake it",
                 };
                 (Harmed::shown(self.pass(request).await), Some(note.into()))
             }
@@ -174,10 +177,10 @@ impl Line {
         let note = match later {
             // Without a delay, wait for the second response to note its status.
             Duration::ZERO => match second.await {
-                Ok(Some(status)) => format!("the second one got {status}"),
-                _ => "the second one got no answer".into(),
+                Ok(Some(status)) => format!("the second copy got {status}"),
+                _ => "the second copy got no response".into(),
             },
-            later => format!("comes again {later:?} later"),
+            later => format!("sent again {later:?} later"),
         };
         (Harmed::shown(answer), Some(note))
     }
@@ -197,7 +200,7 @@ impl Line {
         let note = sent
             .await
             .err()
-            .map(|_| "the upstream could not be reached".to_owned());
+            .map(|_| "the upstream is unreachable".to_owned());
         self.reset_when_closed();
         (Harmed::ended(None), note)
     }
@@ -205,7 +208,7 @@ impl Line {
     /// Reads a request to its end; returns the bytes to send to the upstream.
     async fn whole(&mut self, request: &mut Request) -> Result<Vec<u8>, String> {
         let broken =
-            |why: &dyn std::fmt::Display| format!("its body could not be read whole: {why}");
+            |why: &dyn std::fmt::Display| format!("cannot read the whole request body: {why}");
         let said = self.say_go_on(request).await;
         said.map_err(|error| broken(&error))?;
         loop {

@@ -98,7 +98,7 @@ impl Heads {
         if end.unwrap_or(input.len()) > LIMITS.bytes_max {
             return Err(Refused::new(
                 StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-                "The head is too large; send less of it.",
+                "The request head is too large; send fewer or shorter headers.",
             ));
         }
         if end.is_some() {
@@ -163,20 +163,22 @@ pub(super) fn put(out: &mut Vec<u8>, texts: &[&str]) {
 pub(super) fn check_end(end: Status<usize>, bytes: &[u8]) -> Result<(), Broken> {
     match end == Status::Complete(bytes.len()) {
         true => Ok(()),
-        false => Err(Broken("The head does not end where it seems to.")),
+        false => Err(Broken(
+            "The end of the head is ambiguous; end lines with CRLF.",
+        )),
     }
 }
 
 pub(super) fn refused(error: httparse::Error) -> Refused {
     let why = match error {
         httparse::Error::TooManyHeaders => {
-            let why = "There are too many fields; send fewer.";
+            let why = "Too many header fields; send fewer.";
             return Refused::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, why);
         }
-        httparse::Error::HeaderName => "The name of a field is malformed.",
-        httparse::Error::HeaderValue | httparse::Error::NewLine => "A field is malformed.",
-        httparse::Error::Version => "The version of HTTP is not known; send HTTP/1.1.",
-        _ => "The first line is malformed.",
+        httparse::Error::HeaderName => "Malformed header name.",
+        httparse::Error::HeaderValue | httparse::Error::NewLine => "Malformed header.",
+        httparse::Error::Version => "Unsupported HTTP version; send HTTP/1.1.",
+        _ => "Malformed first line.",
     };
     Broken(why).into()
 }

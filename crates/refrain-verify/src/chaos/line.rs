@@ -66,7 +66,7 @@ pub(super) async fn serve(chaos: Chaos, stream: TcpStream, peer: Peer, ended: wa
         ended,
     };
     if line.serve().await.is_err() {
-        tracing::debug!(%peer, "a client's connection ended");
+        tracing::debug!(%peer, "a client connection ended");
     }
 }
 
@@ -193,7 +193,7 @@ impl Line {
 
     fn unreachable(&self, request: &Request) -> UnreadResponse {
         let upstream = &self.chaos.0.upstream.address;
-        let text = format!("{upstream} cannot be reached; nothing was sent");
+        let text = format!("{upstream} is unreachable; the request was not sent");
         UnreadResponse::own(StatusCode::BAD_GATEWAY, &text, request.asked)
     }
 

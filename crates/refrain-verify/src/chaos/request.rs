@@ -57,14 +57,13 @@ pub(super) fn read<'h>(
         .parse_request_with_uninit_headers(&mut head, bytes, fields)
         .map_err(refused)?;
     let (Some(method), Some(target), Some(version)) = (head.method, head.path, head.version) else {
-        return Err(Broken("The first line is no request.").into());
+        return Err(Broken("The first line is not a request line.").into());
     };
     check_end(end, bytes)?;
     let uri = uri(target)?;
-    let method =
-        Method::from_bytes(method.as_bytes()).map_err(|_| Broken("The method is malformed."))?;
+    let method = Method::from_bytes(method.as_bytes()).map_err(|_| Broken("Malformed method."))?;
     if method == Method::CONNECT {
-        let why = "Tunnels are not opened here.";
+        let why = "CONNECT is not supported.";
         return Err(Refused::new(StatusCode::NOT_IMPLEMENTED, why));
     }
     let mut out = Vec::with_capacity(bytes.len() + ROOM);
@@ -72,7 +71,9 @@ pub(super) fn read<'h>(
     let said = pass_fields(&mut out, head.headers, names)?;
     let is_new = version == 1;
     if said.is_chunked && !is_new {
-        return Err(Broken("HTTP/1.0 has no chunks; send a length.").into());
+        return Err(
+            Broken("HTTP/1.0 does not support chunked bodies; send Content-Length.").into(),
+        );
     }
     write_chunked(&mut out, said.is_chunked);
     out.extend_from_slice(b"\r\n");
@@ -102,9 +103,9 @@ fn asked(method: &Method, is_new: bool, said: &Said) -> RequestFlags {
 
 fn uri(target: &str) -> Result<Uri, Refused> {
     if target.len() > TARGET_BYTES_MAX {
-        let why = "The target is too long; send a shorter one.";
+        let why = "The request target is too long; send a shorter one.";
         return Err(Refused::new(StatusCode::URI_TOO_LONG, why));
     }
     let uri = target.parse();
-    uri.map_err(|_| Broken("The target is malformed.").into())
+    uri.map_err(|_| Broken("Malformed request target.").into())
 }

@@ -65,7 +65,7 @@ impl Rule {
     /// # Errors
     /// [`BadRule`] when the route is invalid.
     pub fn new(route: &str, fault: Fault) -> Result<Self, BadRule> {
-        let bad = |error| BadRule::new(format!("`{route}` is no route: {error}"));
+        let bad = |error| BadRule::new(format!("invalid route `{route}`: {error}"));
         let operation = Operation::new(route).map_err(bad)?;
         let matcher = Policy::new(vec![operation]).map_err(bad)?;
         Ok(Self {
@@ -95,14 +95,14 @@ impl FromStr for Rule {
         let words: Vec<_> = text.split_whitespace().collect();
         let [method, path, fault, rest @ ..] = &words[..] else {
             return Err(BadRule::new(format!(
-                "`{text}` is no rule; write ROUTE FAULT [SHARE] [xTIMES], such as \"POST /v1/payments drop-answer 30%\""
+                "invalid rule `{text}`; write ROUTE FAULT [SHARE] [xTIMES], such as \"POST /v1/payments drop-answer 30%\""
             )));
         };
         let mut rule = Self::new(&format!("{method} {path}"), fault.parse()?)?;
         for word in rest {
             if let Some(times) = word.strip_prefix('x') {
                 rule.times = Some(times.parse().map_err(|_| {
-                    BadRule::new(format!("`{word}` is no count; write x5 for five times"))
+                    BadRule::new(format!("invalid count `{word}`; write x5 for five times"))
                 })?);
             } else {
                 rule.share = share(word)?;
@@ -113,11 +113,7 @@ impl FromStr for Rule {
 }
 
 fn share(text: &str) -> Result<u32, BadRule> {
-    let bad = || {
-        BadRule::new(format!(
-            "`{text}` is no share; write one from 0.01% to 100%"
-        ))
-    };
+    let bad = || BadRule::new(format!("invalid share `{text}`; write 0.01% to 100%"));
     let percent: f64 = text
         .strip_suffix('%')
         .ok_or_else(bad)?
@@ -129,7 +125,7 @@ fn share(text: &str) -> Result<u32, BadRule> {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "the range was just checked"
+        reason = "the range is checked above"
     )]
     Ok((percent * 10_000.0).round() as u32)
 }
@@ -164,7 +160,9 @@ impl FromStr for Fault {
         };
         let bare = |fault| match value {
             None => Ok(fault),
-            Some(_) => Err(BadRule::new(format!("`{name}` takes nothing behind it"))),
+            Some(_) => Err(BadRule::new(format!(
+                "`{name}` takes no value; remove the part after the colon"
+            ))),
         };
         match name {
             "drop-answer" => bare(Self::DropAnswer),
@@ -177,12 +175,12 @@ impl FromStr for Fault {
             "reorder" => time(Some(Duration::from_secs(1))).map(Self::Reorder),
             "slow" => match bytes("1KiB")? {
                 0 => Err(BadRule::new(
-                    "`slow:0` would never end; write at least 1 byte a second",
+                    "`slow:0` would never end; write at least 1 byte per second",
                 )),
                 bytes => Ok(Self::Slow(bytes)),
             },
             _ => Err(BadRule::new(format!(
-                "`{text}` is no fault; write drop-answer, twice, twice:2s, delay:500ms, delay-answer:500ms, cut:100, reset-before, reset-after, reorder or slow:1KiB"
+                "unknown fault `{text}`; write drop-answer, twice, twice:2s, delay:500ms, delay-answer:500ms, cut:100, reset-before, reset-after, reorder or slow:1KiB"
             ))),
         }
     }
@@ -268,18 +266,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_rule_is_refused_with_the_fix() {
+    fn invalid_rule_is_rejected_with_the_fix() {
         for (text, said) in [
             ("", "write ROUTE FAULT"),
             ("POST /a", "write ROUTE FAULT"),
-            ("POST /a explode", "is no fault"),
+            ("POST /a explode", "unknown fault"),
             ("POST /a delay", "needs a time"),
             ("POST /a delay:2h", "up to 1h"),
             ("POST /a cut", "needs a size"),
             ("POST /a slow:0", "never end"),
-            ("POST /a drop-answer 130%", "from 0.01% to 100%"),
-            ("POST /a drop-answer xmany", "is no count"),
-            ("POST a drop-answer", "is no route"),
+            ("POST /a drop-answer 130%", "0.01% to 100%"),
+            ("POST /a drop-answer xmany", "invalid count"),
+            ("POST a drop-answer", "invalid route"),
         ] {
             let error = text.parse::<Rule>().map_err(|error| error.to_string());
             assert!(

@@ -61,7 +61,7 @@ impl Rules {
         let mut inner = self.lock();
         if inner.rules.len() >= RULES_MAX {
             return Err(BadRule::new(format!(
-                "there are {RULES_MAX} rules already; clear some first"
+                "the limit of {RULES_MAX} rules is reached; delete some first"
             )));
         }
         inner.last += 1;

@@ -160,7 +160,7 @@ async fn requests_pass_whole_wherever_they_are_cut() {
         (
             "POST / HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab",
             "",
-            "Content-Length stands twice; send it once.",
+            "Content-Length is sent twice; send it once.",
         ),
         (
             "\r\nGET / HTTP/1.1\r\n\r\n",
@@ -170,22 +170,22 @@ async fn requests_pass_whole_wherever_they_are_cut() {
         (
             "POST / HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
             "",
-            "HTTP/1.0 has no chunks; send a length.",
+            "HTTP/1.0 does not support chunked bodies; send Content-Length.",
         ),
         (
             "CONNECT x:1 HTTP/1.1\r\n\r\n",
             "",
-            "Tunnels are not opened here.",
+            "CONNECT is not supported.",
         ),
         (
             "GET / HTTP/2.0\r\n\r\n",
             "",
-            "The version of HTTP is not known; send HTTP/1.1.",
+            "Unsupported HTTP version; send HTTP/1.1.",
         ),
         (
             "GET / HTTP/1.1\r\na b: c\r\n\r\n",
             "",
-            "The name of a field is malformed.",
+            "Malformed header name.",
         ),
     ] {
         check(From::Client, sent, goes_on, end).await;
@@ -259,13 +259,13 @@ async fn answers_pass_whole_wherever_they_are_cut() {
             new,
             "HTTP/1.1 101 Switching\r\nupgrade: x\r\n\r\n",
             "",
-            "It switched protocols unasked.",
+            "The upstream switched protocols without an Upgrade request.",
         ),
         (
             new,
             "ICY 200 OK\r\n\r\n",
             "",
-            "The version of HTTP is not known; send HTTP/1.1.",
+            "Unsupported HTTP version; send HTTP/1.1.",
         ),
     ] {
         check(From::Upstream(asked), sent, goes_on, end).await;

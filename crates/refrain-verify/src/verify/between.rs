@@ -23,7 +23,9 @@ impl Between {
         fault: Fault,
         times: u64,
     ) -> Result<Self, Stop> {
-        let broken = |why: &dyn std::fmt::Display| Stop::Broken(format!("our fault proxy: {why}"));
+        let broken = |why: &dyn std::fmt::Display| {
+            Stop::Broken(format!("fault proxy of refrain verify: {why}"))
+        };
         let chaos = Chaos::before(upstream.clone(), seed);
         let mut rule = Rule::new("* *", fault).map_err(|error| broken(&error))?;
         rule.times = Some(times);

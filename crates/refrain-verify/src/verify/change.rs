@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_in_another_way_stays_the_same() {
+    fn reformatted_body_stays_equal() {
         let body = br#"{"a":1.10,"b":{"c":"x,\"}","d":[1,2]},"e":"y"}"#;
         let same: Value = serde_json::from_slice(body).unwrap();
         for other in [reordered(body).unwrap(), spaced(body).unwrap()] {
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn another_one_differs_and_is_of_the_same_kind() {
+    fn changed_body_differs_and_keeps_its_type() {
         let rows: &[(&str, &[&str])] = &[
             (
                 r#"{"amount":20,"to":"7"}"#,

@@ -23,14 +23,18 @@ pub async fn create(plan: &Plan, operation: &Operation, name: &str) -> Result<St
     let names = (&*unique, key.as_bytes());
     let request = stage::request(plan, operation, &operation.body, names);
     let sent = send(&place, &plan.target.authority, &request, plan.timeout).await;
-    let answer = sent
-        .map_err(|lost| Trouble::Unreachable(format!("{} does not answer: {lost}", plan.target)))?;
+    let answer = sent.map_err(|lost| {
+        Trouble::Unreachable(format!("{} does not respond: {lost}", plan.target))
+    })?;
     if !answer.is_success() {
-        let why = format!("{} was answered {}", operation.name(), answer.status);
+        let why = format!("{} got {}", operation.name(), answer.status);
         return Err(Trouble::Plan(why));
     }
     called(&answer, name).ok_or_else(|| {
-        let why = format!("{} does not say what it created", operation.name());
+        let why = format!(
+            "the response to {} contains no id of the created resource",
+            operation.name()
+        );
         Trouble::Plan(why)
     })
 }
@@ -62,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_created_is_found_by_name_id_or_location() {
+    fn finds_created_resource_by_name_id_or_location() {
         for (body, location, found) in [
             (r#"{"id":7,"order_id":"o1"}"#, "", Some("o1")),
             (r#"{"id":7}"#, "/orders/9", Some("7")),

@@ -117,7 +117,7 @@ impl Counter {
         let place = split.and_then(|(place, path)| Some((place.parse::<Target>().ok()?, path)));
         let Some((target, path)) = place else {
             return Err(format!(
-                "`{url}` is no address for counting; write http://HOST:PORT/PATH"
+                "invalid effects URL `{url}`; write http://HOST:PORT/PATH"
             ));
         };
         let (place, authority) = (self.way.to(&target)?, target.authority);
@@ -136,23 +136,21 @@ impl Counter {
             body: bytes::Bytes::new(),
         };
         let answer = send(&place, &authority, &request, COUNT_MAX).await;
-        let answer =
-            answer.map_err(|lost| format!("effects cannot be counted at {url}: {lost}"))?;
-        counted(&answer, pointer)
-            .map_err(|why| format!("effects cannot be counted at {url}: {why}"))
+        let answer = answer.map_err(|lost| format!("cannot count effects at {url}: {lost}"))?;
+        counted(&answer, pointer).map_err(|why| format!("cannot count effects at {url}: {why}"))
     }
 }
 
 fn counted(answer: &ReceivedResponse, pointer: Option<&str>) -> Result<u64, String> {
     if !answer.is_success() {
-        return Err(format!("it answered {}", answer.status));
+        return Err(format!("the response status is {}", answer.status));
     }
     let value: Value = serde_json::from_slice(answer.body.trim_ascii())
-        .map_err(|_| "it answered neither a number nor JSON".to_owned())?;
+        .map_err(|_| "the response is neither a number nor JSON".to_owned())?;
     let found = match pointer {
         Some(pointer) => value
             .pointer(pointer)
-            .ok_or_else(|| format!("its JSON has nothing at {pointer}"))?,
+            .ok_or_else(|| format!("the JSON response has no value at {pointer}"))?,
         None => &value,
     };
     let number = match found {
@@ -162,7 +160,7 @@ fn counted(answer: &ReceivedResponse, pointer: Option<&str>) -> Result<u64, Stri
         _ => None,
     };
     let help =
-        "that is neither a number nor a list; name its place with a JSON pointer, such as /count";
+        "the value is neither a number nor a list; set a JSON pointer to the count, such as /count";
     number.ok_or_else(|| help.to_owned())
 }
 
@@ -178,7 +176,7 @@ pub(super) fn escaped(key: &str) -> String {
 
 #[cfg(feature = "postgres")]
 async fn sql(database: &str, statement: &str) -> Result<u64, String> {
-    let bad = |why: &dyn std::fmt::Display| format!("effects cannot be counted with SQL: {why}");
+    let bad = |why: &dyn std::fmt::Display| format!("cannot count effects with SQL: {why}");
     let asked = async {
         let dial = refrain_stores::postgres::Dial::new(database).map_err(|error| bad(&error))?;
         let wire = dial.look().await.map_err(|error| bad(&error))?;
@@ -189,21 +187,18 @@ async fn sql(database: &str, statement: &str) -> Result<u64, String> {
         })
     };
     let rows = tokio::time::timeout(COUNT_MAX, asked).await;
-    let rows = rows.map_err(|_| bad(&"no answer within 10s"))??;
+    let rows = rows.map_err(|_| bad(&"no response within 10 s"))??;
     let first = rows.iter().find_map(|message| match message {
         tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0),
         _ => None,
     });
     let number = first.and_then(|text| text.parse().ok());
-    number.ok_or_else(|| bad(&"its first column is no number; write SELECT count(*) FROM …"))
+    number.ok_or_else(|| bad(&"the first column is not a number; write SELECT count(*) FROM …"))
 }
 
 #[cfg(not(feature = "postgres"))]
 async fn sql(_: &str, _: &str) -> Result<u64, String> {
-    Err(
-        "effects cannot be counted with SQL: this build has no PostgreSQL; use an effects URL"
-            .into(),
-    )
+    Err("cannot count effects with SQL: built without PostgreSQL support; use --effects-url".into())
 }
 
 #[cfg(test)]

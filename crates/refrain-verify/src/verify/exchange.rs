@@ -83,7 +83,7 @@ impl Exchange {
         let headers = headers.iter().map(|(name, value)| line(name, value, &[]));
         let said = match is_held {
             true => PUBLISHED,
-            false => "the broker did not take it",
+            false => "the broker rejected it",
         };
         Self {
             label: label.to_owned(),

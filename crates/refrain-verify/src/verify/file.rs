@@ -133,7 +133,7 @@ impl File {
                 (false, file) => file.map(|file| Trust::File(folder.join(file))),
                 (true, None) => Some(Trust::Anybody),
                 (true, Some(_)) => {
-                    let why = "insecure and cacert exclude each other".to_owned();
+                    let why = "insecure and cacert cannot be combined; remove one".to_owned();
                     return Err(at(0, why));
                 }
             },
@@ -245,7 +245,10 @@ pub fn sql(text: &str) -> Result<Counting, BadPlan> {
         database.starts_with("postgres://") || database.starts_with("postgresql://")
     };
     let (database, statement) = split.filter(is_good).ok_or_else(|| {
-        BadPlan("that is no SQL to count with; write \"postgres://USER@HOST/DATABASE SELECT count(*) FROM …\"".into())
+        BadPlan(
+            "invalid effects SQL; write \"postgres://USER@HOST/DATABASE SELECT count(*) FROM …\""
+                .into(),
+        )
     })?;
     Ok(Counting::Sql {
         database: database.into(),
@@ -280,7 +283,7 @@ fn limited(path: &Path) -> std::io::Result<Vec<u8>> {
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
     match bytes.len() as u64 > FILE_BYTES_MAX {
         true => Err(std::io::Error::other(format!(
-            "over {FILE_BYTES_MAX} bytes"
+            "larger than {FILE_BYTES_MAX} bytes"
         ))),
         false => Ok(bytes),
     }
@@ -305,18 +308,18 @@ mod tests {
             ("\n[effect]\nurl = 'x'", "verify.toml:2:2"),
             (
                 "[[operation]]\nmatch = 'POST'",
-                "verify.toml:1:1: `POST` is no operation",
+                "verify.toml:1:1: invalid operation `POST`",
             ),
             (
                 "[[operation]]\nmatch = 'POST /a'\nlease = 'long'",
-                "no duration",
+                "invalid duration",
             ),
             (
                 "[[operation]]\nmatch = 'POST /a'\nbody = '@no-such'",
                 "no-such: cannot be read",
             ),
             ("[effects]\npointer = '/a'", "either url or sql"),
-            ("cacert = 'a.pem'\ninsecure = true", "exclude each other"),
+            ("cacert = 'a.pem'\ninsecure = true", "cannot be combined"),
             ("[effects]\nsql = 'SELECT 1'", "postgres://"),
         ] {
             let error = File::parse(text, "verify.toml", Path::new(""))

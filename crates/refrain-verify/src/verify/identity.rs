@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tells_two_runs_apart_is_found_and_an_echo_is_not_taken_for_it() {
+    fn finds_ids_that_distinguish_executions_and_ignores_echoes() {
         let member = |pointer: &str| Identity::Member(pointer.into());
         for (one, other, found) in [
             (

@@ -202,7 +202,7 @@ impl Operation {
                 && !has(body, KEY)
             {
                 return Err(format!(
-                    "{}: the body carries the key as {KEY}, and --{name} does not; write it there, too",
+                    "{}: the body contains the key as {KEY}, but --{name} does not; add {KEY} to it",
                     self.name()
                 ));
             }
@@ -217,7 +217,7 @@ fn has(text: &[u8], word: &str) -> bool {
 
 fn bad_operation(text: &str) -> BadPlan {
     BadPlan(format!(
-        "`{text}` is no operation; write a method and a path, such as \"POST /v1/payments\""
+        "invalid operation `{text}`; write a method and a path, such as \"POST /v1/payments\""
     ))
 }
 
@@ -226,7 +226,7 @@ fn bad_operation(text: &str) -> BadPlan {
 /// # Errors
 /// [`BadPlan`] when the header is invalid.
 pub fn header(text: &str) -> Result<(String, String), BadPlan> {
-    let bad = || BadPlan(format!("`{text}` is no header; write \"Name: value\""));
+    let bad = || BadPlan(format!("invalid header `{text}`; write \"Name: value\""));
     let (name, value) = text.split_once(':').ok_or_else(bad)?;
     let is_name = http::HeaderName::from_bytes(name.as_bytes()).is_ok();
     let value = value.trim();
@@ -322,7 +322,7 @@ impl std::str::FromStr for Target {
     fn from_str(text: &str) -> Result<Self, BadPlan> {
         let bad = || {
             BadPlan(format!(
-                "`{text}` is no address; write http://HOST:PORT or https://HOST, with a path in front of all operations where there is one"
+                "invalid address `{text}`; write http://HOST:PORT or https://HOST, with the path prefix of all operations if there is one"
             ))
         };
         let (is_tls, rest) = match text.strip_prefix("https://") {
@@ -353,7 +353,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_for_is_understood_or_refused_with_the_fix() {
+    fn parses_operations_headers_and_addresses_or_rejects_with_the_fix() {
         for (text, address, prefix, is_loopback) in [
             ("http://127.0.0.1:3000", "127.0.0.1:3000", "", true),
             ("http://localhost/api/", "localhost:80", "/api", true),

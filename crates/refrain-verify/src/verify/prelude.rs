@@ -78,7 +78,7 @@ pub(super) async fn world<'p>(
         (None, Some(varied)) => varied,
         (None, None) => {
             return Err(Trouble::Plan(
-                "the service takes the body only once; put {{unique}} where it has to differ"
+                "the service accepts the same body only once; put {{unique}} where the body must differ"
                     .into(),
             ));
         }
@@ -102,7 +102,7 @@ async fn plain(
     let latency = since.elapsed();
     let first = usable(
         sent.map_err(|lost| {
-            Trouble::Unreachable(format!("{} does not answer: {lost}", plan.target))
+            Trouble::Unreachable(format!("{} does not respond: {lost}", plan.target))
         })?,
         world.operation,
     )?;
@@ -156,16 +156,16 @@ pub(super) fn said(world: &World<'_>) -> String {
         (Counting::Url { url, .. }, _) => format!("at {}", place(url)),
         (Counting::Sql { database, .. }, _) => format!("with SQL at {}", place(database)),
         (Counting::Answers, Identity::Member(pointer)) => {
-            format!("by {pointer} in the answers, which is weak: an effect that no answer tells of is not seen")
+            format!("by {pointer} in the responses, which is weak: effects that no response shows are not counted")
         }
         (Counting::Answers, Identity::Location) => {
-            "by Location in the answers, which is weak: an effect that no answer tells of is not seen".into()
+            "by Location in the responses, which is weak: effects that no response shows are not counted".into()
         }
         (Counting::Answers, Identity::Body) => {
-            "by answers that differ, which is weak: an effect that no answer tells of is not seen".into()
+            "by responses that differ, which is weak: effects that no response shows are not counted".into()
         }
         (Counting::Answers, Identity::None) => {
-            "not at all: the answers of two runs look alike, and no effects URL was given".into()
+            "not at all: the responses of two executions are alike, and --effects-url is not set".into()
         }
     }
 }
@@ -174,7 +174,7 @@ fn usable(answer: ReceivedResponse, operation: &Operation) -> Result<ReceivedRes
     match answer.is_success() {
         true => Ok(answer),
         false => Err(Trouble::Plan(format!(
-            "not testable: {} was answered {} to the plain request with a fresh key: {}; give a --body and --header that the service accepts",
+            "not testable: {} returned {} to the plain request with a new key: {}; set a --body and --header that the service accepts",
             operation.name(),
             answer.status,
             String::from_utf8_lossy(&answer.body[..answer.body.len().min(200)]).trim(),
@@ -191,7 +191,7 @@ async fn effect(stage: &Stage<'_>) -> Result<Duration, Trouble> {
     while stage.count().await? == 0 {
         if since.elapsed() > EFFECT_MAX {
             return Err(Trouble::Plan(
-                "the count of effects did not rise with the plain request; it has to count this operation, and a --seed can be used only once on the same service".into(),
+                "the effect count did not rise with the plain request; it must count this operation, and each --seed works only once per service".into(),
             ));
         }
         sleep(LOOK_EVERY).await;
@@ -200,7 +200,7 @@ async fn effect(stage: &Stage<'_>) -> Result<Duration, Trouble> {
     match stage.effects().await?.count {
         0 | 1 => Ok(took),
         many => Err(Trouble::Plan(format!(
-            "the count of effects rose by {many} with one plain request; it has to count this operation alone, with nobody else at work"
+            "the effect count rose by {many} with one plain request; it must count only this operation, without other traffic"
         ))),
     }
 }
@@ -214,23 +214,24 @@ fn judge(
     let is_unique = stage.world.operation.is_unique();
     match second {
         Ok(answer) if ran(answer) && is_unique => {
-            let why = "the operation has {{unique}} in it, so no two requests are alike";
+            let why = "the operation contains {{unique}}, so no two requests are equal";
             return (Verdict::Skipped, vec![why.into()]);
         }
         Ok(answer) if ran(answer) => {}
         Ok(answer) if is_unique => stage.fail(format!(
-            "another body with another key was answered {} and did not run",
+            "another body with another key got {} and did not execute",
             answer.status
         )),
         Ok(answer) if answer.is_success() => {
-            stage.fail("the same body with another key was answered as if it had run, and did not");
+            stage
+                .fail("the same body with another key got a success response, but did not execute");
         }
         Ok(answer) => stage.fail(format!(
-            "the same body with another key was refused: {}",
+            "the same body with another key was rejected: {}",
             answer.status
         )),
         Err(lost) => stage.fail(format!(
-            "the same body with another key got no answer: {lost}"
+            "the same body with another key got no response: {lost}"
         )),
     }
     (stage.verdict, std::mem::take(&mut stage.findings))

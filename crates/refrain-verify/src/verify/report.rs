@@ -79,7 +79,7 @@ impl OperationReport {
     pub fn left_out(operation: impl Into<String>, why: impl Into<String>) -> Self {
         Self {
             operation: operation.into(),
-            counting: "not at all: it was not tested".into(),
+            counting: "not at all: the operation was not tested".into(),
             is_weak: false,
             is_blind: false,
             cases: Vec::new(),

@@ -45,7 +45,7 @@ impl Service {
             let pid = i32::try_from(pid).ok().filter(|pid| *pid > 1);
             let pid = pid.and_then(Pid::from_raw);
             pid.filter(|pid| test_kill_process(*pid).is_ok())
-                .ok_or("--pid names no process that may be signalled")
+                .ok_or("--pid: no such process, or no permission to signal it")
         });
         let running = match pid.transpose()? {
             Some(pid) => Running::Told(pid),
@@ -61,7 +61,7 @@ impl Service {
                 && service.is_up().await
             {
                 return Err(format!(
-                    "something answers at {address} already; end it, so that --restart-command can start it, or name it with --pid"
+                    "a service already listens on {address}; stop it so that --restart-command can start it, or pass its process id with --pid"
                 ));
             }
             service.start().await?;
@@ -83,9 +83,9 @@ impl Service {
         let sent = match &self.running {
             Running::Child(_, group) => kill_process_group(*group, signal),
             Running::Told(pid) => kill_process(*pid, signal),
-            Running::Unknown => return Err("no process is known".into()),
+            Running::Unknown => return Err("the process id of the service is unknown".into()),
         };
-        sent.map_err(|error| format!("the service cannot be signalled: {error}"))
+        sent.map_err(|error| format!("cannot signal the service: {error}"))
     }
 
     /// Kills the process with SIGKILL and waits until it is gone.
@@ -130,9 +130,9 @@ impl Service {
             .process_group(0)
             .kill_on_drop(true)
             .spawn()
-            .map_err(|error| format!("`{command}` cannot be started: {error}"))?;
+            .map_err(|error| format!("cannot start `{command}`: {error}"))?;
         let group = child.id().and_then(|id| i32::try_from(id).ok());
-        let group = group.and_then(Pid::from_raw).ok_or("the service ended")?;
+        let group = group.and_then(Pid::from_raw).ok_or("the service exited")?;
         self.running = Running::Child(child, group);
         self.wait().await
     }
@@ -145,7 +145,7 @@ impl Service {
                 && let Ok(Some(status)) = child.try_wait()
             {
                 return Err(format!(
-                    "the service ended when it was started ({status}); run the command by hand to see why"
+                    "the service exited at startup ({status}); run the command by hand to see why"
                 ));
             }
             if is_up {
@@ -153,7 +153,7 @@ impl Service {
             }
             if since.elapsed() > START_MAX {
                 return Err(format!(
-                    "the service did not come back within {START_MAX:?}"
+                    "the service did not start to listen within {START_MAX:?}"
                 ));
             }
             sleep(LOOK_EVERY).await;

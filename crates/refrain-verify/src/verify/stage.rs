@@ -260,19 +260,19 @@ impl<'w> Stage<'w> {
         match sent {
             Ok(answer) if answer.is_success() => Ok(answer),
             Ok(answer) if answer.status < 500 => Err(Stop::Skip(format!(
-                "its first request, with a fresh key, was answered {}",
+                "its first request, with a new key, got {}",
                 answer.status
             ))),
             Ok(answer) => {
                 self.fail(format!(
-                    "a first request with a fresh key failed: {}",
+                    "a first request with a new key failed: {}",
                     answer.status
                 ));
                 Err(Stop::Found)
             }
             Err(lost) => {
                 self.fail(format!(
-                    "a first request with a fresh key got no answer: {lost}"
+                    "a first request with a new key got no response: {lost}"
                 ));
                 Err(Stop::Found)
             }
@@ -325,7 +325,9 @@ impl<'w> Stage<'w> {
         if !counter.is_keyed() {
             let now = counter.read("", "").await.map_err(Stop::Broken)?;
             return now.checked_sub(self.before).ok_or_else(|| {
-                Stop::Skip("the count of effects went back: it is lost with the service".into())
+                Stop::Skip(
+                    "the effect count decreased: it is lost when the service is killed".into(),
+                )
             });
         }
         let mut sum = 0;

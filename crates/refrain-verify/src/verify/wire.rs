@@ -181,7 +181,7 @@ impl Line {
                 };
                 if self.buffer.len() > ANSWER_BYTES_MAX {
                     return Ok(Err(Lost(format!(
-                        "the answer is over {ANSWER_BYTES_MAX} bytes"
+                        "the response is larger than {ANSWER_BYTES_MAX} bytes"
                     ))));
                 }
             }
@@ -208,7 +208,7 @@ async fn timed<T>(
     match timeout(patience, work).await {
         Ok(Ok(done)) => Ok(done),
         Ok(Err(error)) => Err(Lost(format!("the connection failed: {error}"))),
-        Err(_) => Err(Lost(format!("no answer within {patience:?}"))),
+        Err(_) => Err(Lost(format!("no response within {patience:?}"))),
     }
 }
 
@@ -223,15 +223,19 @@ fn parse(bytes: &[u8], is_end: bool) -> Option<Result<(ReceivedResponse, usize),
             Ok(httparse::Status::Partial) if !is_end => return None,
             Ok(httparse::Status::Partial) if bytes.is_empty() => {
                 return Some(Err(Lost(
-                    "the connection was closed without an answer".into(),
+                    "the connection was closed without a response".into(),
                 )));
             }
             Ok(httparse::Status::Partial) => {
                 return Some(Err(Lost(
-                    "the connection was closed within the answer".into(),
+                    "the connection was closed in the middle of the response".into(),
                 )));
             }
-            Err(error) => return Some(Err(Lost(format!("the answer is no HTTP: {error}")))),
+            Err(error) => {
+                return Some(Err(Lost(format!(
+                    "the response is not valid HTTP: {error}"
+                ))));
+            }
         };
         rest = &rest[length..];
         let status = head.code.unwrap_or_default();
@@ -261,7 +265,7 @@ fn body(
     rest: &[u8],
     is_end: bool,
 ) -> Option<Result<(Vec<u8>, usize), Lost>> {
-    let cut = || is_end.then(|| Err(Lost("the answer's body was cut".into())));
+    let cut = || is_end.then(|| Err(Lost("the response body was truncated".into())));
     if matches!(answer.status, 204 | 304) {
         return Some(Ok((Vec::new(), 0)));
     }

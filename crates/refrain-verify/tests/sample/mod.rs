@@ -1,7 +1,7 @@
 //! A small payments API that is correct by default, with a switch for each bug.
 
-#![allow(dead_code, reason = "no test file needs all of it")]
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(dead_code, reason = "each test file uses only part of this module")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::{
     collections::HashMap,
@@ -24,8 +24,8 @@ use tokio::{net::TcpListener, task::JoinHandle, time::Instant};
 const RUN: Duration = Duration::from_millis(20);
 /// Time between reading and claiming, where these are two steps.
 const GAP: Duration = Duration::from_millis(30);
-/// Both where a bug shows only during a run: duplicates at once find the claim even if one of them is late, and a
-/// client hangs up before the run has ended.
+/// Both durations for bugs that show only during a run: concurrent duplicates find the claim even if one of them is
+/// late, and a client disconnects before the run has ended.
 const LONG: Duration = Duration::from_millis(150);
 /// How long a service with `ShortMemory` remembers keys.
 const SHORT: Duration = Duration::from_secs(5);
@@ -201,7 +201,7 @@ async fn answer(
     if api.hole == DropsRunOnHangUp {
         return api.guarded(asked).await;
     }
-    // A client that hangs up cancels neither the run nor its recording.
+    // A client that disconnects cancels neither the run nor its recording.
     let (hole, shared) = (api.hole, api.shared.clone());
     let run = tokio::spawn(async move { api.guarded(asked).await });
     if hole == MixesAnswers {
@@ -374,8 +374,8 @@ impl Api {
             (WritesAnew | FacelessAnew, false) if kept.body.starts_with(b"{") => {
                 let text = String::from_utf8_lossy(&kept.body).into_owned();
                 // A later time, and another order.
-                let anew = text.replace("\"at\":1,", "");
-                Bytes::from(anew.replace('}', ",\"at\":2}"))
+                let rendered = text.replace("\"at\":1,", "");
+                Bytes::from(rendered.replace('}', ",\"at\":2}"))
             }
             _ => kept.body.clone(),
         };
@@ -491,7 +491,7 @@ impl Api {
             at: Instant::now(),
         };
         if asked.uri.path() != "/payments" || asked.method != Method::POST {
-            return refused(404, "no such thing");
+            return refused(404, "not found");
         }
         let body = String::from_utf8_lossy(&asked.body).into_owned();
         if body.contains("bad") {

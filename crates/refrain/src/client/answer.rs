@@ -23,7 +23,7 @@ pub enum Advice {
     Ask,
 }
 
-/// Problem response that contains an advice.
+/// Problem response that contains advice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// Next action.

@@ -10,12 +10,12 @@ use super::{
     flights::Waiter,
     journal::codec::Intent,
     request,
-    run::{Deadline, Run},
+    run::{CallRun, Deadline},
 };
 use crate::{Key, Result};
 
 /// A call to be sent. Created by [`Client::call`].
-#[must_use = "nothing happens until it is sent"]
+#[must_use = "nothing happens until the call is sent"]
 pub struct Call<'a, T> {
     client: &'a Client<T>,
     key: Key,
@@ -82,7 +82,7 @@ impl<'a, T: Transport> Call<'a, T> {
                 why: Why::DeadlinePassed,
                 attempts: 0,
                 answer: None,
-                trouble: Some("another caller of this process goes on with it".into()),
+                trouble: Some("another caller in this process still sends it".into()),
             })),
         }
     }
@@ -104,7 +104,7 @@ impl<'a, T: Transport> Call<'a, T> {
             left_out,
             request: kept,
         };
-        let run = Run {
+        let run = CallRun {
             shared: shared.clone(),
             retry: settings.retry,
             key: self.key.clone(),

@@ -8,7 +8,7 @@ use crate::{Error, ErrorKind, Result};
 
 /// Ending of a call.
 #[derive(Debug, Clone)]
-#[must_use = "an unknown outcome that nobody looks at is a lost one"]
+#[must_use = "the outcome may be unknown, which must be handled"]
 pub enum Ending {
     /// The final answer, with any status. It is in the journal.
     Answered(CallResponse),
@@ -75,10 +75,10 @@ impl Ending {
     pub fn into_answer(self) -> Result<Response<Bytes>> {
         let (what, stopped) = match self {
             Self::Answered(answer) => return Ok(answer.response),
-            Self::NewKey(stopped) => ("the server does not take this key for it", stopped),
-            Self::NotRun(stopped) => ("it did not run", stopped),
+            Self::NewKey(stopped) => ("the server rejects this key for this request", stopped),
+            Self::NotRun(stopped) => ("the request was not executed", stopped),
             Self::Unknown(stopped) => (
-                "it may or may not have taken effect, and is open in the journal",
+                "the outcome is unknown, and the call stays open in the journal",
                 stopped,
             ),
         };
@@ -86,7 +86,7 @@ impl Ending {
         Err(Error::new(ErrorKind::Unavailable, message))
     }
 
-    /// Returns the problem in the response, if it contains an advice.
+    /// Returns the problem in the response, if it contains advice.
     #[must_use]
     pub fn problem(&self) -> Option<Problem> {
         match self {
@@ -101,16 +101,20 @@ impl Ending {
 impl std::fmt::Display for Stopped {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let why = match self.why {
-            Why::Asked => "the server wants somebody to look",
-            Why::NewKeyWanted => "the server wants another key",
-            Why::Refused => "the server refuses the caller",
-            Why::AttemptsUsedUp => "all attempts are used up",
-            Why::DeadlinePassed => "there is no time left",
-            Why::AnswerTooLong => "the answer is longer than is kept",
+            Why::Asked => "the server asks for an operator to check",
+            Why::NewKeyWanted => "the server demands another key",
+            Why::Refused => "the server refused the caller",
+            Why::AttemptsUsedUp => "the limit of attempts was reached",
+            Why::DeadlinePassed => "the deadline leaves no time for a retry",
+            Why::AnswerTooLong => "the response exceeds the size limit",
         };
         write!(f, "{why} after {} attempts", self.attempts)?;
         if let Some(answer) = &self.answer {
-            write!(f, "; the last was answered {}", answer.status().as_u16())?;
+            write!(
+                f,
+                "; the last response had status {}",
+                answer.status().as_u16()
+            )?;
         }
         match &self.trouble {
             Some(trouble) => write!(f, "; {trouble}"),

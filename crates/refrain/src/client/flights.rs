@@ -15,10 +15,10 @@ type Landed = Option<Result<Ending, Arc<Error>>>;
 
 /// Calls in flight, by key.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Flights(Arc<Mutex<HashMap<Key, Flight>>>);
+pub(super) struct CallFlights(Arc<Mutex<HashMap<Key, CallFlight>>>);
 
 #[derive(Debug)]
-struct Flight {
+struct CallFlight {
     fingerprint: Fingerprint,
     landed: watch::Receiver<Landed>,
 }
@@ -27,7 +27,7 @@ struct Flight {
 #[derive(Debug)]
 pub(super) struct Waiter(watch::Receiver<Landed>);
 
-impl Flights {
+impl CallFlights {
     /// Waits for the call under this key, or starts it.
     pub(super) fn join_or_start<F>(
         &self,
@@ -46,13 +46,13 @@ impl Flights {
             Some(_) => {
                 return Err(Error::new(
                     ErrorKind::Mismatch,
-                    "the key is in flight with another request; another intent needs another key",
+                    "the key is in flight with another request; use another key for another intent",
                 ));
             }
             None => {}
         }
         let (tell, landed) = watch::channel(None);
-        let flight = Flight {
+        let flight = CallFlight {
             fingerprint,
             landed: landed.clone(),
         };
@@ -74,13 +74,13 @@ impl Flights {
         self.lock().contains_key(key)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Flight>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, CallFlight>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Removes a call when its task ends, even by a panic.
-struct Leave(Flights, Key);
+struct Leave(CallFlights, Key);
 
 impl Drop for Leave {
     fn drop(&mut self) {
@@ -97,7 +97,7 @@ impl Waiter {
             Ok(Some(Err(error))) => Err(Error::new(error.kind(), error.to_string())),
             Ok(None) | Err(_) => Err(Error::new(
                 ErrorKind::Unavailable,
-                "the call was cut short; as far as it is in the journal it can be resumed",
+                "the call was cancelled; if it is in the journal, Client::resume continues it",
             )),
         }
     }

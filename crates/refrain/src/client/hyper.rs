@@ -76,7 +76,7 @@ impl HyperTransport<hyper_rustls::HttpsConnector<HttpConnector>> {
         let builder = hyper_rustls::HttpsConnectorBuilder::new()
             .with_provider_and_native_roots(provider)
             .map_err(|error| {
-                let message = "no certificate authority is known, so no server could be checked; install ca-certificates";
+                let message = "no trusted certificate authority found on this machine; install ca-certificates";
                 crate::Error::new(crate::ErrorKind::Unavailable, message).with_source(error)
             })?;
         Ok(Self::with_connector(secured(builder, limits), limits))
@@ -140,7 +140,7 @@ impl<C: Connect + Clone + Send + Sync + 'static> Transport for HyperTransport<C>
         match tokio::time::timeout(limit, self.exchange(request)).await {
             Ok(answered) => answered,
             Err(_) => Err(TransportError::unknown(format!(
-                "the attempt took longer than {limit:?}"
+                "the attempt timed out after {limit:?}"
             ))),
         }
     }

@@ -15,18 +15,18 @@ pub(super) fn check(request: &Request<Bytes>, bytes_max: usize) -> Result<()> {
     let len = request.body().len();
     if len > bytes_max {
         return invalid(format!(
-            "the request's body has {len} bytes; the journal takes {bytes_max} (request_bytes_max)"
+            "the request body has {len} bytes; the journal accepts {bytes_max} (request_bytes_max)"
         ));
     }
     let uri = request.uri();
     match (uri.scheme_str(), uri.authority()) {
         (_, Some(authority)) if authority.as_str().contains('@') => invalid(
-            "the address has a user in it, which the journal would keep; send it in a header"
+            "the URL contains a user, which the journal would store; send credentials in a header"
                 .into(),
         ),
         (Some("http" | "https"), Some(_)) => Ok(()),
         _ => invalid(format!(
-            "`{uri}` is no whole address; write it as https://host/path"
+            "`{uri}` is not an absolute URL; write it as https://host/path"
         )),
     }
 }
@@ -44,9 +44,8 @@ pub(super) fn put_key(
         !read.is_ok_and(|it| it == *key)
     };
     if there.any(is_other) {
-        let message = format!(
-            "the request has another key in its header `{name}` than the call; leave it out"
-        );
+        let message =
+            format!("the header `{name}` of the request has another key than the call; remove it");
         return Err(Error::new(ErrorKind::Invalid, message));
     }
     let text = match syntax {
@@ -54,7 +53,7 @@ pub(super) fn put_key(
         Syntax::Both | Syntax::Raw => key.as_str().to_owned(),
     };
     let value = HeaderValue::try_from(text).map_err(|error| {
-        Error::new(ErrorKind::Invalid, "the key is no header value").with_source(error)
+        Error::new(ErrorKind::Invalid, "the key is not a valid header value").with_source(error)
     })?;
     headers.insert(name.clone(), value);
     Ok(())

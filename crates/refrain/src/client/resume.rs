@@ -11,7 +11,7 @@ use super::{
     flights::Waiter,
     journal::codec::Intent,
     request,
-    run::{Deadline, Run},
+    run::{CallRun, Deadline},
 };
 use crate::{Error, ErrorKind, Key, Result, clock::Timestamp};
 
@@ -143,14 +143,14 @@ fn begin<T: Transport>(client: &Client<T>, intent: &Intent, renew: Renew) -> Res
 async fn go_on<T: Transport>(client: Client<T>, key: Key, renew: Renew) -> Result<Ending> {
     let (shared, settings) = (client.shared.clone(), &client.settings);
     let Some(mut intent) = shared.journal.load(&key).await? else {
-        let message = "the call has ended in the meantime";
+        let message = "the call ended meanwhile";
         return Err(Error::new(ErrorKind::Unavailable, message));
     };
     renew(&key, &mut intent.request);
     check_renewed(&shared.journal, &intent)?;
     let (header, syntax) = (&settings.key_header, settings.key_syntax);
     request::put_key(intent.request.headers_mut(), header, syntax, &key)?;
-    let run = Run {
+    let run = CallRun {
         deadline: Deadline::of(&intent, shared.journal.now()),
         shared,
         retry: settings.retry,
@@ -171,7 +171,7 @@ fn check_renewed(journal: &super::Journal, intent: &Intent) -> Result<()> {
     let missing = |name: &&http::HeaderName| !headers.contains_key(*name);
     if let Some(name) = intent.left_out.iter().find(missing) {
         let message = format!(
-            "the request had a header `{name}`, which is not kept; put it in again with `resume_with`"
+            "the request had a header `{name}`, which is not journalled; add it again with `resume_with`"
         );
         return Err(Error::new(ErrorKind::Invalid, message));
     }
@@ -179,7 +179,7 @@ fn check_renewed(journal: &super::Journal, intent: &Intent) -> Result<()> {
         true => Ok(()),
         false => Err(Error::new(
             ErrorKind::Mismatch,
-            "`resume_with` made another request of it; headers may be renewed, method, address and body may not",
+            "`resume_with` changed the request; it may change headers, but not the method, URL or body",
         )),
     }
 }

@@ -18,7 +18,7 @@ use super::{
 use crate::{Fingerprint, Key, Result};
 
 /// A call in flight.
-pub(super) struct Run<T> {
+pub(super) struct CallRun<T> {
     pub(super) shared: Arc<ClientState<T>>,
     pub(super) retry: Retry,
     pub(super) key: Key,
@@ -61,7 +61,7 @@ impl Deadline {
 
 /// Result of the last attempt.
 #[derive(Default)]
-struct Last {
+struct LastAttempt {
     answer: Option<Response<Bytes>>,
     trouble: Option<String>,
 }
@@ -69,11 +69,11 @@ struct Last {
 /// Result of an attempt: the final response, a reason to stop, or another attempt.
 enum AttemptResult {
     Answered(Response<Bytes>),
-    Stop(Why, Last),
-    Again(Again, Last),
+    Stop(Why, LastAttempt),
+    Again(Again, LastAttempt),
 }
 
-impl<T: Transport> Run<T> {
+impl<T: Transport> CallRun<T> {
     /// Journals the intent, then sends.
     pub(super) async fn begin(mut self, intent: Intent) -> Result<Ending> {
         match self.shared.journal.begin(intent).await? {
@@ -92,7 +92,7 @@ impl<T: Transport> Run<T> {
 
     /// Sends until there is an ending, and journals it.
     pub(super) async fn go(mut self) -> Result<Ending> {
-        let mut last = Last::default();
+        let mut last = LastAttempt::default();
         loop {
             if self.left().is_zero() {
                 return self.stop(Why::DeadlinePassed, last).await;
@@ -121,10 +121,13 @@ impl<T: Transport> Run<T> {
         let (trouble, sent) = match sent {
             Ok(Ok(response)) => return self.judge(response),
             Ok(Err(error)) => (error.to_string(), error.sent()),
-            Err(_) => ("no answer came before the deadline".into(), Sent::Unknown),
+            Err(_) => (
+                "no response arrived before the deadline".into(),
+                Sent::Unknown,
+            ),
         };
         self.may_have_run |= sent != Sent::Nothing;
-        let last = Last {
+        let last = LastAttempt {
             answer: None,
             trouble: Some(trouble),
         };
@@ -147,14 +150,14 @@ impl<T: Transport> Run<T> {
         let is_too_long = response.body().len() > self.shared.journal.options().answer_bytes_max;
         if let (Judged::Final, true) = (judged, is_too_long) {
             self.may_have_run = true;
-            let trouble = "the answer is over the journal's answer_bytes_max";
-            let last = Last {
+            let trouble = "the response exceeds the journal's answer_bytes_max";
+            let last = LastAttempt {
                 answer: Some(response),
                 trouble: Some(trouble.into()),
             };
             return AttemptResult::Stop(Why::AnswerTooLong, last);
         }
-        let last = |response| Last {
+        let last = |response| LastAttempt {
             answer: Some(response),
             trouble: None,
         };
@@ -188,7 +191,7 @@ impl<T: Transport> Run<T> {
             self.shared.purse.give_back();
             return Some(Why::DeadlinePassed);
         }
-        tracing::debug!(attempt = self.attempts, ?pause, "a call is sent again");
+        tracing::debug!(attempt = self.attempts, ?pause, "retrying a call");
         tokio::time::sleep(pause).await;
         None
     }
@@ -209,7 +212,7 @@ impl<T: Transport> Run<T> {
     }
 
     /// Ends without an answer. A call with an unknown outcome stays open; any other is closed.
-    async fn stop(self, why: Why, last: Last) -> Result<Ending> {
+    async fn stop(self, why: Why, last: LastAttempt) -> Result<Ending> {
         let stopped = Stopped {
             why,
             attempts: self.attempts,
@@ -223,8 +226,8 @@ impl<T: Transport> Run<T> {
             _ => Ending::NotRun(stopped),
         };
         let reason = match why {
-            Why::NewKeyWanted => "the server wants another key",
-            _ => "nothing ran",
+            Why::NewKeyWanted => "the server demands another key",
+            _ => "nothing was executed",
         };
         self.shared.drop_call(&self.key, reason).await?;
         Ok(ending)

@@ -78,9 +78,9 @@ impl fmt::Display for TransportError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.sent {
             Sent::Nothing => f.write_str("nothing was sent: ")?,
-            Sent::Unknown => f.write_str("no answer came: ")?,
+            Sent::Unknown => f.write_str("no response arrived: ")?,
             Sent::TooLongAnAnswer(status) => {
-                write!(f, "the answer with status {status} is too long: ")?;
+                write!(f, "the response with status {status} is too large: ")?;
             }
         }
         write!(f, "{}", self.source)?;

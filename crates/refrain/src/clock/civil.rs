@@ -54,7 +54,7 @@ impl Timestamp {
         };
         read().ok_or_else(|| {
             let message = format!(
-                "`{text}` is no time; write a day such as 2024-02-29, or a moment such as 2024-02-29T12:34:56Z"
+                "invalid time `{text}`; write a date such as 2024-02-29, or a timestamp such as 2024-02-29T12:34:56Z"
             );
             Error::new(ErrorKind::Invalid, message)
         })

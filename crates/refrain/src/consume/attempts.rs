@@ -17,7 +17,7 @@ pub(super) const TEXT_BYTES_MAX: usize = 500;
 
 /// What this process remembers about an unfinished message.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Known {
+pub(super) struct KnownAttempts {
     /// Number of failures of its handler in this process.
     pub(super) failed: u32,
     /// Number of deliveries in this process that were returned without being handled.
@@ -28,7 +28,7 @@ pub(super) struct Known {
     pub(super) first_failure: Option<String>,
 }
 
-impl Known {
+impl KnownAttempts {
     /// Attempt number of a delivery. `delivered` is the broker's count, if it has one and the record has none.
     pub(super) fn attempt(&self, delivered: Option<u32>) -> u32 {
         let handed_over = delivered.unwrap_or(1).saturating_sub(self.spared);
@@ -45,18 +45,18 @@ pub(super) struct Attempts {
 /// A full young generation becomes the old one, and the previous old one is dropped.
 #[derive(Debug, Default)]
 struct Generations {
-    young: HashMap<RecordId, Known>,
-    old: HashMap<RecordId, Known>,
+    young: HashMap<RecordId, KnownAttempts>,
+    old: HashMap<RecordId, KnownAttempts>,
 }
 
 impl Attempts {
-    pub(super) fn get(&self, id: RecordId) -> Known {
+    pub(super) fn get(&self, id: RecordId) -> KnownAttempts {
         let known = self.lock();
         let found = known.young.get(&id).or_else(|| known.old.get(&id));
         found.cloned().unwrap_or_default()
     }
 
-    pub(super) fn note(&self, id: RecordId, change: impl FnOnce(&mut Known)) {
+    pub(super) fn note(&self, id: RecordId, change: impl FnOnce(&mut KnownAttempts)) {
         let mut known = self.lock();
         if known.young.len() >= MESSAGES_MAX {
             known.old = std::mem::take(&mut known.young);

@@ -6,7 +6,7 @@ use tokio::{sync::SemaphorePermit, time::sleep};
 
 use super::{
     Count, DeadReason, Delivery, Message, Task, Ticket, Worked,
-    attempts::{Known, brief},
+    attempts::{KnownAttempts, brief},
     dead::{self, Story, redrive_of, restored, text_of},
     key,
     lanes::LanePosition,
@@ -27,7 +27,7 @@ const IN_FLIGHT_PAUSE_MIN: Duration = Duration::from_millis(50);
 const DELAY_MAX: Duration = Duration::from_hours(12);
 
 /// One delivery in progress.
-pub(super) struct Attended {
+pub(super) struct AttendedDelivery {
     shared: Arc<ConsumerState>,
     message: Arc<Message>,
     /// The broker's delivery count, if it counts and the records do not.
@@ -36,7 +36,7 @@ pub(super) struct Attended {
 }
 
 /// Identity under which a message is handled.
-struct Named {
+struct NamedMessage {
     scope: Scope,
     key: Key,
     fingerprint: Fingerprint,
@@ -58,7 +58,7 @@ enum Round {
     },
 }
 
-impl Attended {
+impl AttendedDelivery {
     pub(super) fn new(shared: Arc<ConsumerState>, delivery: Delivery) -> Self {
         let counts = shared.guarantees.counts_attempts && !shared.records_count_attempts;
         Self {
@@ -118,7 +118,7 @@ impl Attended {
     }
 
     /// Derives the identity of the message, or the reason why it has none.
-    fn name(&self) -> Result<Named, (DeadReason, String)> {
+    fn name(&self) -> Result<NamedMessage, (DeadReason, String)> {
         let (settings, message) = (&self.shared.settings, &*self.message);
         let is_ours = text_of(message, dead::DEAD_CONSUMER) == Some(&*settings.name);
         // A message redriven for another consumer counts as not redriven here.
@@ -135,7 +135,7 @@ impl Attended {
         // The media type may have changed in the dead-letter queue, so the original fingerprint is used.
         let told = text_of(message, dead::DEAD_FINGERPRINT).filter(|_| redrive > 0);
         let told = told.and_then(|text| text.parse::<RecordId>().ok());
-        Ok(Named {
+        Ok(NamedMessage {
             scope,
             key,
             fingerprint: told.map_or_else(|| self.fingerprint(), |RecordId(it)| Fingerprint(it)),
@@ -148,7 +148,7 @@ impl Attended {
         match key::find_key(&self.shared.settings.keys, &self.message) {
             Ok(Some(key)) => Ok(key),
             Ok(None) => {
-                let failure = "none of the key sources names this message";
+                let failure = "the message has none of the key sources";
                 Err((DeadReason::KeyMissing, failure.into()))
             }
             Err(error) => Err((DeadReason::KeyInvalid, error.to_string())),
@@ -170,7 +170,7 @@ impl Attended {
     }
 
     /// Makes one attempt; `None` if the consumer stops before it starts.
-    async fn round(&self, named: &Result<Named, (DeadReason, String)>) -> Option<Round> {
+    async fn round(&self, named: &Result<NamedMessage, (DeadReason, String)>) -> Option<Round> {
         let shared = &self.shared;
         let named = match named {
             Ok(named) => named,
@@ -185,7 +185,7 @@ impl Attended {
             }
             let attempt = known.attempt(self.delivered);
             if self.is_killer(attempt) {
-                let failure = "it was handed out too often, and nobody told what became of it";
+                let failure = "it was delivered too often without a recorded result";
                 return Round::Dead(DeadReason::AttemptsUsedUp, failure.into(), attempt - 1);
             }
             let task = self.task(named, attempt);
@@ -221,7 +221,7 @@ impl Attended {
         forgets && self.delivered.is_some() && attempt > attempts_max
     }
 
-    fn task(&self, named: &Named, attempt: u32) -> Task {
+    fn task(&self, named: &NamedMessage, attempt: u32) -> Task {
         let settings = &self.shared.settings;
         Task {
             message: self.message.clone(),
@@ -239,7 +239,12 @@ impl Attended {
     }
 
     /// Checks the predecessor in the sequence; returns a round if the message has to wait.
-    async fn before(&self, named: &Named, known: &Known, id: RecordId) -> Option<Round> {
+    async fn before(
+        &self,
+        named: &NamedMessage,
+        known: &KnownAttempts,
+        id: RecordId,
+    ) -> Option<Round> {
         let (shared, settings) = (&self.shared, &self.shared.settings);
         let (sequence, place) = (settings.sequence.as_ref()?, named.place.as_ref()?);
         match place
@@ -265,11 +270,11 @@ impl Attended {
         }
     }
 
-    fn hold(&self, known: &Known, id: RecordId) -> Round {
+    fn hold(&self, known: &KnownAttempts, id: RecordId) -> Round {
         let (shared, settings) = (&self.shared, &self.shared.settings);
         let held = known.held + 1;
         if held >= u32::from(settings.terms.attempts_max) {
-            let failure = format!("its predecessor did not come in {held} attempts");
+            let failure = format!("its predecessor did not arrive within {held} attempts");
             return Round::Dead(DeadReason::SequenceGap, failure, known.failed);
         }
         tracing::warn!(record = %id, consumer = &*settings.name, held, "an event waits for its predecessor");
@@ -285,7 +290,7 @@ impl Attended {
     }
 
     /// Turns the result of the work into the next round.
-    fn judge(&self, worked: Worked, known: &Known, task: &Task, id: RecordId) -> Round {
+    fn judge(&self, worked: Worked, known: &KnownAttempts, task: &Task, id: RecordId) -> Round {
         let shared = &self.shared;
         let attempt = task.started().max(task.attempt);
         let (why, delay, failure) = match worked {
@@ -322,7 +327,7 @@ impl Attended {
             }
             false => known.spared += 1,
         });
-        tracing::debug!(record = %id, consumer = &*shared.settings.name, why = why.name(), attempt, "a message is tried again");
+        tracing::debug!(record = %id, consumer = &*shared.settings.name, why = why.name(), attempt, "retrying a message");
         let pause = || shared.settings.backoff.pause(attempt);
         let delay = match why {
             Count::InFlight => delay.map_or_else(pause, |left| left.max(IN_FLIGHT_PAUSE_MIN)),
@@ -335,10 +340,10 @@ impl Attended {
         }
     }
 
-    fn unavailable(&self, error: &Error, known: &Known, id: RecordId) -> Round {
+    fn unavailable(&self, error: &Error, known: &KnownAttempts, id: RecordId) -> Round {
         let shared = &self.shared;
         let backoff = &shared.settings.backoff;
-        tracing::warn!(consumer = &*shared.settings.name, %error, "the store does not answer: messages are given back");
+        tracing::warn!(consumer = &*shared.settings.name, %error, "the store is unavailable: messages are returned to the broker");
         shared.pause.begin(backoff);
         shared.attempts.note(id, |known| known.spared += 1);
         Round::Again {
@@ -351,7 +356,7 @@ impl Attended {
     /// Publishes the message as a dead letter; returns whether that succeeded.
     async fn bury(
         &self,
-        named: Option<&Named>,
+        named: Option<&NamedMessage>,
         reason: DeadReason,
         failure: &str,
         attempts: u32,
@@ -381,7 +386,7 @@ impl Attended {
                 record,
                 consumer = &*settings.name,
                 reason = reason.name(),
-                "a message can never be handled, and there is no dead-letter destination: it is given back"
+                "a message can never be handled, and no dead-letter destination is set: it is returned to the broker"
             );
             return false;
         };
@@ -394,12 +399,12 @@ impl Attended {
                         record,
                         consumer = &*settings.name,
                         reason = reason.name(),
-                        "a message is among the dead letters"
+                        "a message was sent to the dead letters"
                     );
                     return true;
                 }
                 Err(error) => {
-                    tracing::error!(record, consumer = &*settings.name, %error, "a dead letter could not be published");
+                    tracing::error!(record, consumer = &*settings.name, %error, "cannot publish a dead letter");
                 }
             }
             self.extended(sleep(settings.backoff.pause(attempt))).await;
@@ -425,7 +430,7 @@ impl Attended {
         }
         shared.tally.count(count);
         if let Err(error) = self.ticket.ack().await {
-            tracing::warn!(consumer = &*shared.settings.name, %error, "a message could not be acknowledged: it is delivered again");
+            tracing::warn!(consumer = &*shared.settings.name, %error, "cannot acknowledge a message: the broker redelivers it");
             shared.tally.count(Count::Unacknowledged);
         }
     }
@@ -434,7 +439,7 @@ impl Attended {
         let shared = self.shared.clone();
         shared.tally.count(count);
         if let Err(error) = self.ticket.nack(delay).await {
-            tracing::warn!(consumer = &*shared.settings.name, %error, "a message could not be given back: it is delivered again when the broker's patience ends");
+            tracing::warn!(consumer = &*shared.settings.name, %error, "cannot return a message: the broker redelivers it after its acknowledgement timeout");
         }
     }
 
@@ -447,19 +452,19 @@ impl Attended {
             loop {
                 sleep(ack_wait / 3).await;
                 if let Err(error) = self.ticket.extend().await {
-                    tracing::debug!(consumer = &*self.shared.settings.name, %error, "a message could not be held longer");
+                    tracing::debug!(consumer = &*self.shared.settings.name, %error, "cannot extend the acknowledgement timeout of a message");
                 }
             }
         };
         tokio::select! {
             biased;
             done = work => done,
-            () = extending => unreachable!("it is extended for ever"),
+            () = extending => unreachable!("extending never ends"),
         }
     }
 }
 
-impl Named {
+impl NamedMessage {
     /// Returns the record of the latest redrive.
     fn id(&self, shared: &ConsumerState) -> RecordId {
         self.id_at(shared, self.redrive)

@@ -51,7 +51,7 @@ fn event_key(source: &[u8], id: &[u8]) -> Option<Key> {
 
 /// Identifying attributes of an event in a batch.
 #[derive(serde::Deserialize)]
-struct Named<'a> {
+struct EventIdentity<'a> {
     #[serde(borrow)]
     source: Cow<'a, str>,
     #[serde(borrow)]
@@ -63,7 +63,7 @@ fn find_batch(content: &Content<'_>) -> Result<Option<Key>> {
     let Some(json) = readable(content)? else {
         return Ok(None);
     };
-    let Ok(events) = serde_json::from_str::<Vec<Named<'_>>>(json.as_str()) else {
+    let Ok(events) = serde_json::from_str::<Vec<EventIdentity<'_>>>(json.as_str()) else {
         return Ok(None);
     };
     let names = events.iter().flat_map(|event| [&event.source, &event.id]);

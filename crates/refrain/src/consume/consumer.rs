@@ -9,7 +9,7 @@ use super::{
     attempts::Attempts,
     key::invalid,
     pull::Consuming,
-    shared::{ConsumerState, Pause, Settings},
+    shared::{ConsumerSettings, ConsumerState, StorePause},
     work::Handled,
 };
 use crate::{
@@ -52,14 +52,14 @@ const NAME_BYTES_MAX: usize = 255;
 pub struct Consumer {
     broker: Arc<dyn Broker>,
     engine: Engine,
-    settings: Settings,
+    settings: ConsumerSettings,
     tally: Arc<Tally>,
 }
 
 impl Consumer {
     /// Creates a consumer. Its name is part of every key's scope, so consumers of one message do not affect each other.
     pub fn new(broker: Arc<dyn Broker>, engine: Engine, name: impl Into<Arc<str>>) -> Self {
-        let settings = Settings {
+        let settings = ConsumerSettings {
             name: name.into(),
             keys: KeySource::DEFAULT.into(),
             fingerprint: vec![Part::Body],
@@ -269,7 +269,7 @@ impl Consumer {
             attempts: Attempts::default(),
             records_count_attempts: store_lasts && worker.counts_attempts(),
             worker: Box::new(worker),
-            pause: Pause::default(),
+            pause: StorePause::default(),
             running: Semaphore::new(in_flight_max),
             is_stopping,
         });
@@ -287,12 +287,12 @@ impl Consumer {
         let is_plain = !name.chars().any(char::is_control);
         if name.is_empty() || name.len() > NAME_BYTES_MAX || !is_plain {
             return Err(invalid(format!(
-                "a consumer's name has 1 to {NAME_BYTES_MAX} bytes and no control characters; rename {name:?}"
+                "invalid consumer name {name:?}; use 1 to {NAME_BYTES_MAX} bytes without control characters"
             )));
         }
         if settings.keys.is_empty() && settings.sequence.is_none() {
             return Err(invalid(format!(
-                "consumer {name}: there is no source of keys; name one, such as `id`"
+                "consumer {name}: no key source is set; add one, such as `id`"
             )));
         }
         Ok(())
@@ -307,7 +307,7 @@ impl Consumer {
         }
         let name = &self.settings.name;
         let message = format!(
-            "consumer {name} is at-most-once, and the store may lose claims that it has granted; make the store keep what it acknowledged, choose at-least-once, or accept it"
+            "consumer {name} is at-most-once, but the store may lose granted claims; make the store durable, choose at-least-once, or accept lossy claims"
         );
         Err(Error::new(ErrorKind::Unsupported, message))
     }
@@ -318,13 +318,13 @@ impl Consumer {
         let known = terms.retention.saturating_add(terms.remember);
         match guarantees.age_max {
             Some(age_max) if age_max > known => Err(invalid(format!(
-                "consumer {name}: the broker may deliver a message again after {}, but its key is known for {} only (retention and remember together); keep it longer",
+                "consumer {name}: the broker may redeliver a message after {}, but its key is remembered for {} only (retention plus remember); raise retention or remember",
                 Span(age_max),
                 Span(known),
             ))),
             Some(_) => Ok(()),
             None => {
-                tracing::warn!(consumer = &**name, known = %Span(known), "the broker does not tell how late it may deliver again: what comes after its key is forgotten runs again");
+                tracing::warn!(consumer = &**name, known = %Span(known), "the broker does not report how late it may redeliver: a message redelivered after its key is forgotten is handled again");
                 Ok(())
             }
         }

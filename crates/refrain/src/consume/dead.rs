@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::{
     HEADER_BYTES_MAX, Message, Position,
-    attempts::{Known, brief},
+    attempts::{KnownAttempts, brief},
 };
 use crate::{Fingerprint, Key, RecordId};
 
@@ -90,7 +90,7 @@ pub(super) struct Story<'a> {
     pub(super) reason: DeadReason,
     pub(super) failure: &'a str,
     pub(super) attempts: u32,
-    pub(super) known: &'a Known,
+    pub(super) known: &'a KnownAttempts,
     pub(super) key: Option<&'a Key>,
     pub(super) records: &'a [RecordId],
     pub(super) fingerprint: Fingerprint,

@@ -166,7 +166,7 @@ pub(super) fn one_header_of<'m>(message: &'m Message, name: [&str; 2]) -> Result
     match values.next() {
         None => Ok(first.map(|(_, value)| &value[..])),
         Some(_) => Err(invalid(format!(
-            "the header {} stands twice; send it once",
+            "the header {} is sent twice; send it once",
             name.concat()
         ))),
     }
@@ -177,12 +177,12 @@ pub(super) fn readable<'c>(content: &'c Content<'_>) -> Result<Option<&'c Json>>
     let why = match content.json() {
         Ok(json) => return Ok(Some(json)),
         Err(NotJson::Malformed) => return Ok(None),
-        Err(NotJson::DuplicateName) => "it names a member twice",
-        Err(NotJson::TooDeep) => "it is nested too deep",
+        Err(NotJson::DuplicateName) => "it has a duplicate member name",
+        Err(NotJson::TooDeep) => "it is nested too deeply",
         Err(NotJson::TooLarge) => "it is too large",
     };
     Err(invalid(format!(
-        "the key cannot be read from the payload: {why}"
+        "cannot read the key from the payload: {why}"
     )))
 }
 
@@ -211,7 +211,7 @@ impl FromStr for KeySource {
             Err(_) => {}
         }
         Err(invalid(format!(
-            "`{text}` is no source of a message's key; write id, cloudevents, position, header:NAME, body:/pointer, natural:{{/member}}-{{/member}} or preset:NAME"
+            "invalid message key source `{text}`; write id, cloudevents, position, header:NAME, body:/pointer, natural:{{/member}}-{{/member}} or preset:NAME"
         )))
     }
 }

@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 
 /// Tail of each group's queue. A delivery waits only for its predecessor in the group.
 #[derive(Debug, Default)]
-pub(super) struct Lanes {
+pub(super) struct GroupLanes {
     last: HashMap<String, oneshot::Receiver<()>>,
     /// Number of groups at which empty ones are removed.
     pruned_at: usize,
@@ -21,7 +21,7 @@ pub(super) struct LanePosition {
 
 const LANES_FEW: usize = 1_024;
 
-impl Lanes {
+impl GroupLanes {
     /// Adds a position at the end of the group's queue.
     pub(super) fn enter(&mut self, group: &str) -> LanePosition {
         self.prune();

@@ -27,16 +27,16 @@ const MESSAGES_MAX: usize = 100_000;
 #[derive(Debug, Clone, Default)]
 pub struct Memory {
     topics: Arc<Mutex<HashMap<String, Topic>>>,
-    options: Options,
+    options: MemoryOptions,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Options {
+struct MemoryOptions {
     ack_wait: Duration,
     is_ordered: bool,
 }
 
-impl Default for Options {
+impl Default for MemoryOptions {
     fn default() -> Self {
         Self {
             ack_wait: super::Source::ACK_WAIT,
@@ -51,27 +51,27 @@ struct Topic {
     /// Messages published before the first subscription.
     waiting: VecDeque<Message>,
     /// By consumer name.
-    queues: HashMap<String, Arc<Queue>>,
+    queues: HashMap<String, Arc<SubscriberQueue>>,
 }
 
 /// Messages of a topic for one consumer name.
 #[derive(Debug)]
-struct Queue {
-    options: Options,
-    entries: Mutex<Entries>,
+struct SubscriberQueue {
+    options: MemoryOptions,
+    entries: Mutex<QueueEntries>,
     /// Notified when a message may be ready for delivery.
     changed: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Entries {
+struct QueueEntries {
     next: u64,
     deliveries: u64,
-    by_place: BTreeMap<u64, Entry>,
+    by_place: BTreeMap<u64, QueuedMessage>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct QueuedMessage {
     message: Message,
     attempt: u32,
     /// Time from which it may be delivered: at once, after a delay, or after the acknowledgement timeout of its holder.
@@ -109,7 +109,7 @@ impl Memory {
         let mut topics = lock(&self.topics);
         let topic = topics.entry(topic.into()).or_default();
         let queue = topic.queues.entry(consumer.into()).or_insert_with(|| {
-            Arc::new(Queue {
+            Arc::new(SubscriberQueue {
                 options: self.options,
                 entries: Mutex::default(),
                 changed: Notify::new(),
@@ -139,9 +139,10 @@ impl Memory {
     fn put(&self, destination: &str, message: &Message) -> Result<()> {
         let mut topics = lock(&self.topics);
         let topic = topics.entry(destination.into()).or_default();
-        let is_full = |queue: &Arc<Queue>| queue.lock().by_place.len() >= MESSAGES_MAX;
+        let is_full = |queue: &Arc<SubscriberQueue>| queue.lock().by_place.len() >= MESSAGES_MAX;
         if topic.waiting.len() >= MESSAGES_MAX || topic.queues.values().any(is_full) {
-            let message = format!("the topic {destination} holds {MESSAGES_MAX} messages already");
+            let message =
+                format!("the topic {destination} is full: it holds {MESSAGES_MAX} messages");
             return Err(Error::new(ErrorKind::Full, message));
         }
         let mut message = message.clone();
@@ -173,7 +174,7 @@ impl Publisher for Memory {
 #[derive(Debug)]
 pub struct MemoryQueue {
     memory: Memory,
-    queue: Arc<Queue>,
+    queue: Arc<SubscriberQueue>,
     is_closed: AtomicBool,
 }
 
@@ -223,14 +224,14 @@ impl Broker for MemoryQueue {
     }
 }
 
-impl Queue {
+impl SubscriberQueue {
     fn push(&self, message: Message) -> Result<()> {
         let mut entries = self.lock();
         let place = entries.next;
         entries.next += 1;
         entries.by_place.insert(
             place,
-            Entry {
+            QueuedMessage {
                 message,
                 attempt: 0,
                 ready: Instant::now(),
@@ -272,7 +273,7 @@ impl Queue {
             deliveries.push(Delivery {
                 message: entry.message.clone(),
                 attempt: entry.attempt,
-                ticket: Box::new(Held {
+                ticket: Box::new(MemoryTicket {
                     queue: self.clone(),
                     place: *place,
                     number: entries.deliveries,
@@ -282,21 +283,21 @@ impl Queue {
         (deliveries, next)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Entries> {
+    fn lock(&self) -> MutexGuard<'_, QueueEntries> {
         lock(&self.entries)
     }
 }
 
 /// One delivery of one message.
-struct Held {
-    queue: Arc<Queue>,
+struct MemoryTicket {
+    queue: Arc<SubscriberQueue>,
     place: u64,
     number: u64,
 }
 
-impl Held {
+impl MemoryTicket {
     /// Changes the entry, if this delivery still holds it.
-    fn change(&self, change: impl FnOnce(&mut Entries, u64)) -> Result<()> {
+    fn change(&self, change: impl FnOnce(&mut QueueEntries, u64)) -> Result<()> {
         let mut entries = self.queue.lock();
         let entry = entries.by_place.get(&self.place);
         match entry.is_some_and(|entry| entry.held_by == Some(self.number)) {
@@ -307,7 +308,7 @@ impl Held {
                 Ok(())
             }
             false => {
-                let message = "the message was delivered again meanwhile, or is done with";
+                let message = "the message was redelivered or acknowledged meanwhile";
                 Err(Error::new(ErrorKind::Held, message))
             }
         }
@@ -323,7 +324,7 @@ impl Held {
     }
 }
 
-impl Ticket for Held {
+impl Ticket for MemoryTicket {
     fn ack(self: Box<Self>) -> Answer<'static, ()> {
         let done = self.change(|entries, place| {
             entries.by_place.remove(&place);

@@ -8,7 +8,7 @@ use tokio::{
     time::{sleep, sleep_until, timeout},
 };
 
-use super::{Count, Delivery, attend::Attended, lanes::Lanes, shared::ConsumerState};
+use super::{Count, Delivery, attend::AttendedDelivery, lanes::GroupLanes, shared::ConsumerState};
 use crate::{Error, Result};
 
 /// Maximum time that a pull waits for the first message.
@@ -24,7 +24,7 @@ pub(super) struct Consuming {
     shared: Arc<ConsumerState>,
     /// Maximum number of deliveries held at a time.
     held_max: usize,
-    lanes: Lanes,
+    lanes: GroupLanes,
     /// One task for each held delivery.
     tasks: JoinSet<()>,
 }
@@ -34,7 +34,7 @@ impl Consuming {
         Self {
             held_max: held_max(&shared),
             shared,
-            lanes: Lanes::default(),
+            lanes: GroupLanes::default(),
             tasks: JoinSet::new(),
         }
     }
@@ -88,13 +88,13 @@ impl Consuming {
         Ok(())
     }
 
-    /// Records that messages cannot be pulled, although the pull succeeded.
+    /// Records that the broker cannot deliver messages, although the pull succeeded.
     fn note_trouble(&self) {
         let shared = &self.shared;
         let trouble = shared.broker.trouble();
         let is_news = shared.tally.set_broker_trouble(trouble.as_ref());
         if let Some(error) = trouble.filter(|_| is_news) {
-            tracing::error!(consumer = &*shared.settings.name, %error, "messages cannot be pulled");
+            tracing::error!(consumer = &*shared.settings.name, %error, "the broker cannot deliver messages");
         }
     }
 
@@ -148,7 +148,7 @@ impl Consuming {
 
     async fn wait_for_broker(&self, error: &Error, failures: u32) {
         let shared = &self.shared;
-        tracing::warn!(consumer = &*shared.settings.name, %error, "nothing can be pulled");
+        tracing::warn!(consumer = &*shared.settings.name, %error, "cannot pull messages; retrying");
         tokio::select! {
             () = shared.stopping() => {}
             () = sleep(shared.settings.backoff.pause(failures)) => {}
@@ -160,7 +160,7 @@ impl Consuming {
         let group = delivery.message.group.as_deref();
         let group = group.filter(|_| self.shared.guarantees.is_ordered);
         let turn = group.map(|group| self.lanes.enter(group));
-        let attended = Attended::new(self.shared.clone(), delivery);
+        let attended = AttendedDelivery::new(self.shared.clone(), delivery);
         self.tasks.spawn(attended.attend(turn));
     }
 
@@ -175,7 +175,7 @@ impl Consuming {
         tracing::warn!(
             consumer = &*shared.settings.name,
             left,
-            "messages are still being handled when the time to drain is over: they are left"
+            "messages are still being handled at the end of the drain time: they are abandoned"
         );
         shared.tally.add(Count::Left, left as u64);
         self.tasks.shutdown().await;

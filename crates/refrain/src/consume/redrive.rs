@@ -127,7 +127,7 @@ impl Redrive {
         let number = redrive_of(letter) + 1;
         let Some(source) = source.filter(|_| number <= REDRIVES_MAX) else {
             tracing::warn!(
-                "a dead letter is left: it names no source, or was let through too often"
+                "a dead letter is not redriven: it names no source, or was redriven too often"
             );
             done.left += 1;
             return delivery.ticket.nack(LEFT_FOR).await;

@@ -22,7 +22,7 @@ mod lane;
 mod pause;
 
 mod run;
-use run::Run;
+use run::RelayRun;
 
 /// What happens to a group whose message the broker refuses permanently.
 #[derive(
@@ -73,10 +73,10 @@ impl Default for RelayOptions {
 
 /// Counters of relays. Clones share the same counters.
 #[derive(Debug, Clone, Default)]
-pub struct RelayCounters(Arc<Counts>);
+pub struct RelayCounters(Arc<RelayTotals>);
 
 #[derive(Debug, Default)]
-struct Counts {
+struct RelayTotals {
     published: AtomicU64,
     failed: AtomicU64,
     refused: AtomicU64,
@@ -159,7 +159,7 @@ impl Relay {
     /// # Cancellation
     /// If dropped, the next relay publishes messages in progress again after the lease lapses.
     pub async fn run(&self, shutdown: impl Future<Output = ()> + Send) {
-        let run = Run::new(self, false);
+        let run = RelayRun::new(self, false);
         // Continuous runs retry instead of failing, so there is no error.
         let _ = run.go(shutdown).await;
     }
@@ -184,7 +184,7 @@ impl Relay {
     /// # Cancellation
     /// As for [`run`](Self::run).
     pub async fn drain_until(&self, shutdown: impl Future<Output = ()> + Send) -> Result<Backlog> {
-        Run::new(self, true).go(shutdown).await?;
+        RelayRun::new(self, true).go(shutdown).await?;
         self.outbox.backlog().await
     }
 }

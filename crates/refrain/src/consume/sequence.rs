@@ -88,7 +88,7 @@ impl FromStr for Field {
             Source::Header(name) => Ok(Self::Header(name)),
             Source::Body(pointer) => Ok(Self::Body(pointer)),
             _ => Err(invalid(format!(
-                "`{text}` names no field of an event; write header:NAME or body:/pointer"
+                "invalid event field `{text}`; write header:NAME or body:/pointer"
             ))),
         }
     }
@@ -160,16 +160,15 @@ impl Sequence {
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if one is missing, or the number is less than the first.
     pub fn read(&self, message: &Message) -> Result<(String, u64)> {
         let aggregate = self.aggregate.read(message)?;
-        let aggregate =
-            aggregate.ok_or_else(|| invalid("the event does not name its aggregate".into()))?;
+        let aggregate = aggregate.ok_or_else(|| invalid("the event has no aggregate".into()))?;
         let number = self.number.read(message)?;
         let number = number.and_then(|text| text.parse::<u64>().ok());
         let number =
-            number.ok_or_else(|| invalid("the event's number is missing, or is none".into()))?;
+            number.ok_or_else(|| invalid("the event's number is missing or invalid".into()))?;
         if number < self.first {
             let first = self.first;
             return Err(invalid(format!(
-                "the event has the number {number}, and the first is {first}"
+                "the event's number {number} is below the first number, {first}"
             )));
         }
         Ok((aggregate, number))

@@ -20,7 +20,7 @@ use crate::{Engine, Scope, Terms, engine::Probe, fingerprint::Part, receipts::Wi
 
 /// Settings of a consumer.
 #[derive(Debug, Clone)]
-pub(super) struct Settings {
+pub(super) struct ConsumerSettings {
     pub(super) name: Arc<str>,
     pub(super) keys: Vec<KeySource>,
     pub(super) fingerprint: Vec<Part>,
@@ -40,7 +40,7 @@ pub(super) struct Settings {
 
 /// State shared by all deliveries.
 pub(super) struct ConsumerState {
-    pub(super) settings: Settings,
+    pub(super) settings: ConsumerSettings,
     pub(super) broker: Arc<dyn Broker>,
     pub(super) guarantees: Guarantees,
     pub(super) engine: Engine,
@@ -50,7 +50,7 @@ pub(super) struct ConsumerState {
     pub(super) attempts: Attempts,
     /// Whether attempts are counted in records that survive this process. Then the broker's count is not used.
     pub(super) records_count_attempts: bool,
-    pub(super) pause: Pause,
+    pub(super) pause: StorePause,
     /// Permits for running handlers.
     pub(super) running: Semaphore,
     /// True once nothing new is started.
@@ -72,12 +72,12 @@ impl ConsumerState {
 
 /// Pause of the pull loop while the store is unavailable.
 #[derive(Debug, Default)]
-pub(super) struct Pause {
+pub(super) struct StorePause {
     failures: AtomicU32,
     until: Mutex<Option<Instant>>,
 }
 
-impl Pause {
+impl StorePause {
     /// Ends the pause after the store answered.
     pub(super) fn end(&self) {
         if self.is_on() {

@@ -202,11 +202,11 @@ where
                 }
                 Verdict::Indeterminate(doubt) => dead(
                     DeadReason::OutcomeUnknown,
-                    format!("it may have taken effect: {:?}", doubt.reason),
+                    format!("unknown outcome: {:?}", doubt.reason),
                 ),
                 Verdict::Mismatch | Verdict::OtherCredential => dead(
                     DeadReason::KeyReused,
-                    "the key was used for another message",
+                    "the key was already used for a message with different content",
                 ),
             };
             if redrive == task.redrive {
@@ -258,7 +258,7 @@ async fn fail(task: &Task, mut running: Running, failure: Failure) -> Worked {
         Ok(_) => return again(Count::Overtaken, None, failure.reason),
         Err(error) if error.kind() == ErrorKind::Unaudited => return unaudited(&error),
         // The engine retries, or the lease lapses with the same effect.
-        Err(error) => tracing::warn!(%error, "the end of a failed message could not be stored"),
+        Err(error) => tracing::warn!(%error, "cannot store the result of a failed message"),
     }
     if failure.is_rejection {
         return dead(DeadReason::Rejected, failure.reason);
@@ -281,7 +281,7 @@ async fn panicked(task: &Task, mut running: Running, panic: String) -> Worked {
         if error.kind() == ErrorKind::Unaudited {
             return unaudited(&error);
         }
-        tracing::warn!(%error, "the end of a message whose handler panicked could not be stored");
+        tracing::warn!(%error, "cannot store the result of a message whose handler panicked");
     }
     tracing::error!(record = %running.id(), "a handler panicked");
     if guarantee != Guarantee::AtLeastOnce && !task.may_be_learnt() {
@@ -346,5 +346,8 @@ pub async fn caught<T>(work: impl Future<Output = T>) -> Result<T, String> {
 fn words(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(|text| &**text));
-    format!("the handler panicked: {}", text.unwrap_or("without a word"))
+    format!(
+        "the handler panicked: {}",
+        text.unwrap_or("without a message")
+    )
 }

@@ -424,7 +424,7 @@ pub(super) async fn resolve(probing: Probing, intent: Intent, doubt: Doubt) -> b
             Ok(true) => return true,
             Ok(false) => {}
             Err(error) => {
-                tracing::warn!(record = %id, %error, "what became of it could not be learnt from its receipt");
+                tracing::warn!(record = %id, %error, "cannot look up the receipt of an unknown outcome");
             }
         }
     }
@@ -461,7 +461,7 @@ pub(super) async fn resolve(probing: Probing, intent: Intent, doubt: Doubt) -> b
         Ok(Settled::Fenced) => true,
         Ok(Settled::TooEarly { .. }) => false,
         Err(error) => {
-            tracing::warn!(record = %id, %error, "what the probe learnt could not be stored");
+            tracing::warn!(record = %id, %error, "cannot store the result of the probe");
             false
         }
     }

@@ -27,34 +27,34 @@ pub(crate) struct Attending {
     since: Instant,
     /// `None` while `state` owns it, and after it was returned.
     intent: Option<Box<Intent>>,
-    state: State,
+    state: AttendingState,
 }
 
 /// The reply to a claim, and its intent.
-type Attended = (Result<ClaimReply>, Box<Intent>);
+type AttendedClaim = (Result<ClaimReply>, Box<Intent>);
 
 #[expect(
     clippy::large_enum_variant,
     reason = "most requests are in the large variant, which needs no allocation this way"
 )]
-enum State {
+enum AttendingState {
     /// Rejected before the claim was sent; `None` after the error was returned.
     Refused(Option<Error>),
     /// The first claim was sent to the store.
     Claiming(SentClaim),
     /// The rare and large cases: waiting for another run, probes, receipts.
-    Waiting(Pin<Box<dyn Future<Output = Attended> + Send>>),
+    Waiting(Pin<Box<dyn Future<Output = AttendedClaim> + Send>>),
 }
 
 impl Engine {
     pub(crate) fn attending(&self, intent: Box<Intent>, since: Instant) -> Attending {
         let is_unread = |witness: &Arc<Witness>| witness.is_unread();
         let (intent, state) = if let Err(error) = self.inner.check_audit(&intent) {
-            (Some(intent), State::Refused(Some(error)))
+            (Some(intent), AttendingState::Refused(Some(error)))
         } else if intent.receipts.as_ref().is_some_and(is_unread) {
             (
                 None,
-                State::Waiting(Box::pin(wait(self.clone(), intent, since, None))),
+                AttendingState::Waiting(Box::pin(wait(self.clone(), intent, since, None))),
             )
         } else {
             let state = self.send_first(&intent);
@@ -68,15 +68,15 @@ impl Engine {
         }
     }
 
-    fn send_first(&self, intent: &Intent) -> State {
+    fn send_first(&self, intent: &Intent) -> AttendingState {
         self.inner.keep();
         self.inner.refresh_standing(intent);
         match self.inner.check_lost() {
             Ok(()) => {
                 let claim = claim_of(self, intent);
-                State::Claiming(SentClaim::new(&self.inner, claim, intent))
+                AttendingState::Claiming(SentClaim::new(&self.inner, claim, intent))
             }
-            Err(error) => State::Refused(Some(error)),
+            Err(error) => AttendingState::Refused(Some(error)),
         }
     }
 }
@@ -87,7 +87,7 @@ async fn wait(
     intent: Box<Intent>,
     since: Instant,
     first: Option<(Claim, Result<Verdict>)>,
-) -> Attended {
+) -> AttendedClaim {
     let asking = async {
         let (claim, reply) = match first {
             Some((claim, reply)) => (claim, Some(reply)),
@@ -105,8 +105,8 @@ async fn wait(
 }
 
 impl Attending {
-    /// Returns the reply if the first verdict is final; otherwise changes to `State::Waiting`.
-    fn decide(&mut self, claim: &Claim, reply: Result<Verdict>) -> Option<Attended> {
+    /// Returns the reply if the first verdict is final; otherwise changes to `AttendingState::Waiting`.
+    fn decide(&mut self, claim: &Claim, reply: Result<Verdict>) -> Option<AttendedClaim> {
         let intent = self.intent.take()?;
         let asking = Asking::with_claim(&self.engine, &intent, true, self.since, claim.clone());
         match reply {
@@ -117,7 +117,7 @@ impl Attending {
             reply => {
                 let first = Some((claim.clone(), reply));
                 let waiting = wait(self.engine.clone(), intent, self.since, first);
-                self.state = State::Waiting(Box::pin(waiting));
+                self.state = AttendingState::Waiting(Box::pin(waiting));
                 None
             }
         }
@@ -125,23 +125,23 @@ impl Attending {
 }
 
 impl Future for Attending {
-    type Output = Attended;
+    type Output = AttendedClaim;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let (turn, intent) = loop {
             match &mut self.state {
-                State::Refused(error) => match (error.take(), self.intent.take()) {
+                AttendingState::Refused(error) => match (error.take(), self.intent.take()) {
                     (Some(error), Some(intent)) => break (Err(error), intent),
                     _ => return Poll::Pending,
                 },
-                State::Claiming(sent) => {
+                AttendingState::Claiming(sent) => {
                     let reply = ready!(Pin::new(&mut *sent).poll(context));
                     let claim = sent.claim.clone();
                     if let Some(decided) = self.decide(&claim, reply) {
                         break decided;
                     }
                 }
-                State::Waiting(waiting) => break ready!(waiting.as_mut().poll(context)),
+                AttendingState::Waiting(waiting) => break ready!(waiting.as_mut().poll(context)),
             }
         };
         if let Ok(turn) = &turn {

@@ -38,7 +38,7 @@ impl Inner {
     /// Starts a background task that probes a flight that ended in doubt.
     pub(super) fn care_for(self: &Arc<Self>, flight: &Flight, intent: Box<Intent>) {
         let Some(place) = self.tally.care() else {
-            tracing::warn!(record = %flight.id, "too many records are indeterminate: for this one only a retry asks about it");
+            tracing::warn!(record = %flight.id, "too many unknown outcomes: no background probe for this one, only a retry runs the probe");
             return;
         };
         let care = ProbeTask {
@@ -67,7 +67,7 @@ struct ProbeTask {
 }
 
 /// Result of one look at the record.
-enum Look {
+enum ProbeProgress {
     /// The record is settled, or belongs to another attempt.
     Over,
     /// The outcome cannot be learnt before this time has passed.
@@ -83,15 +83,15 @@ impl ProbeTask {
         let mut probes = 0;
         loop {
             let nap = match self.look().await {
-                Look::Over => return,
-                Look::Later(left) => left + BACKOFF.pause(1) / 2,
-                Look::Unknown => {
+                ProbeProgress::Over => return,
+                ProbeProgress::Later(left) => left + BACKOFF.pause(1) / 2,
+                ProbeProgress::Unknown => {
                     probes += 1;
                     BACKOFF.pause(probes)
                 }
             };
             if tokio::time::Instant::now() + nap >= ends {
-                tracing::warn!(record = %self.id, "what became of it could not be learnt: from now on only a retry asks about it");
+                tracing::warn!(record = %self.id, "the outcome is still unknown: background probes end, and only a retry runs the probe");
                 return;
             }
             sleep(nap).await;
@@ -105,14 +105,14 @@ impl ProbeTask {
         tokio::time::Instant::now() + waited.saturating_add(asked).min(CARE_EVER)
     }
 
-    async fn look(&self) -> Look {
+    async fn look(&self) -> ProbeProgress {
         let Some(inner) = self.engine.upgrade() else {
-            return Look::Over;
+            return ProbeProgress::Over;
         };
         let reading = match inner.store.read(self.id).await {
             Ok(Some(reading)) => reading,
-            Err(error) if error.is_retryable() => return Look::Unknown,
-            Ok(None) | Err(_) => return Look::Over,
+            Err(error) if error.is_retryable() => return ProbeProgress::Unknown,
+            Ok(None) | Err(_) => return ProbeProgress::Over,
         };
         drop(inner);
         match reading.record.state {
@@ -120,7 +120,7 @@ impl ProbeTask {
                 let settle_left = hold.settles.left(reading.now);
                 // Until then the old attempt may still act; its receipt can appear at any time.
                 if !settle_left.is_zero() && self.intent.receipts.is_none() {
-                    return Look::Later(settle_left);
+                    return ProbeProgress::Later(settle_left);
                 }
                 let fence = hold.fence;
                 self.ask(Doubt {
@@ -132,27 +132,27 @@ impl ProbeTask {
             }
             // The doubt could not be stored, so the lease lapses.
             State::InFlight { hold, lease_ends } if hold.fence == self.fence && doubts(&hold) => {
-                Look::Later(lease_ends.left(reading.now))
+                ProbeProgress::Later(lease_ends.left(reading.now))
             }
-            _ => Look::Over,
+            _ => ProbeProgress::Over,
         }
     }
 
-    async fn ask(&self, doubt: Doubt) -> Look {
+    async fn ask(&self, doubt: Doubt) -> ProbeProgress {
         let Ok(_turn) = self.turns.acquire().await else {
-            return Look::Over;
+            return ProbeProgress::Over;
         };
         let Some(probing) = Probing::start(&self.engine, self.id) else {
-            return Look::Unknown;
+            return ProbeProgress::Unknown;
         };
         // In a task of its own, which contains a panic.
         let resolving = tokio::spawn(resolve(probing, (*self.intent).clone(), doubt));
         match resolving.await {
-            Ok(true) => Look::Over,
-            Ok(false) => Look::Unknown,
+            Ok(true) => ProbeProgress::Over,
+            Ok(false) => ProbeProgress::Unknown,
             Err(error) => {
                 tracing::error!(record = %self.id, %error, "the probe failed");
-                Look::Unknown
+                ProbeProgress::Unknown
             }
         }
     }

@@ -48,7 +48,7 @@ pub(super) struct Flight {
     pub(super) audit: Option<Arc<str>>,
     /// A moment before the claim was sent; renewals and the attempt's deadline count from here.
     pub(super) since: Instant,
-    end: Mutex<End>,
+    end: Mutex<FlightEnd>,
     /// When the last successful renewal was sent, in milliseconds after `since`.
     renewed_millis: AtomicU64,
     /// Whether the lease is renewed; off once the flight has ended or is in doubt.
@@ -61,9 +61,9 @@ pub(super) struct Flight {
 
 /// The end of a flight, or the duplicates that wait for it. Most flights have none, so only waiting allocates.
 #[derive(Debug, Default)]
-struct End {
+struct FlightEnd {
     ended: Option<Ended>,
-    waiting: Vec<Waiting>,
+    waiting: Vec<WaitingDuplicate>,
     /// The streamed response, before the end.
     live: Option<Live>,
     /// The intent to probe with if the flight ends in doubt. Rare, so boxed.
@@ -71,7 +71,7 @@ struct End {
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct WaitingDuplicate {
     sender: oneshot::Sender<News>,
     /// Whether the duplicate can follow a streamed response.
     follows: bool,
@@ -103,7 +103,7 @@ impl Flight {
                 end.waiting.retain(|waiting| !waiting.sender.is_closed());
             }
             let (sender, receiver) = oneshot::channel();
-            end.waiting.push(Waiting { sender, follows });
+            end.waiting.push(WaitingDuplicate { sender, follows });
             receiver
         };
         receiver.await.unwrap_or(News::Ended(Ended::Unknown))
@@ -153,7 +153,7 @@ impl Flight {
         self.renewed_millis.fetch_max(millis, Ordering::Relaxed);
     }
 
-    fn end(&self) -> MutexGuard<'_, End> {
+    fn end(&self) -> MutexGuard<'_, FlightEnd> {
         self.end.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -27,21 +27,21 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// A granted claim whose operation has not started.
 #[derive(Debug)]
-#[must_use = "dropped, it releases the key, or is left to lapse if it is a takeover"]
+#[must_use = "a dropped guard releases the key; a takeover is left to lapse"]
 pub struct Guard {
-    hold: Option<Hold>,
+    hold: Option<ClaimHold>,
 }
 
 /// A running operation. Its lease is renewed until this is dropped, settled or in doubt.
 #[derive(Debug)]
-#[must_use = "dropped, it leaves its record indeterminate"]
+#[must_use = "if dropped, the record becomes indeterminate"]
 pub struct Running {
-    hold: Hold,
-    state: RunState,
+    hold: ClaimHold,
+    state: AttemptState,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum RunState {
+enum AttemptState {
     Running,
     /// In doubt; a late outcome is still accepted.
     Doubted,
@@ -50,7 +50,7 @@ enum RunState {
 
 /// A claim that this engine holds.
 #[derive(Debug, Clone)]
-struct Hold {
+struct ClaimHold {
     inner: Arc<Inner>,
     flight: Arc<Flight>,
     attempt: u16,
@@ -82,7 +82,7 @@ impl Inner {
             self.audit_note(entry);
         }
         Guard {
-            hold: Some(Hold {
+            hold: Some(ClaimHold {
                 inner: self.clone(),
                 flight,
                 attempt: grant.attempt,
@@ -100,7 +100,7 @@ impl Guard {
 
     /// Whether it may take effect a second time; under exactly-once a takeover cannot.
     pub(super) fn is_possible_duplicate(&self) -> bool {
-        let may = |hold: &Hold| hold.flight.terms.guarantee == Guarantee::AtLeastOnce;
+        let may = |hold: &ClaimHold| hold.flight.terms.guarantee == Guarantee::AtLeastOnce;
         self.attempt() > 1 && self.hold.as_ref().is_some_and(may)
     }
 
@@ -119,7 +119,7 @@ impl Guard {
             .unwrap_or_else(|| unreachable!("a guard starts once"));
         Running {
             hold,
-            state: RunState::Running,
+            state: AttemptState::Running,
         }
     }
 }
@@ -240,7 +240,7 @@ impl Running {
             Err(_) => Ended::Unknown,
         };
         let settled = self.hold.conclude(settled, end, ended);
-        self.state = RunState::Settled;
+        self.state = AttemptState::Settled;
         written.and(settled)
     }
 
@@ -258,9 +258,9 @@ impl Running {
     ///
     /// Returns at once if too many late responses are awaited.
     pub(crate) async fn settled_elsewhere(&self) {
-        let Hold { inner, flight, .. } = &self.hold;
+        let ClaimHold { inner, flight, .. } = &self.hold;
         let Some(_listening) = inner.tally.listen() else {
-            tracing::warn!(record = %flight.id, "too many late responses are awaited: this one is not");
+            tracing::warn!(record = %flight.id, "too many late responses are awaited: not waiting for this one");
             return;
         };
         loop {
@@ -290,7 +290,7 @@ impl Running {
     /// # Errors
     /// When the store does not answer; then the record stays indeterminate.
     pub(crate) async fn release_late(self) -> Result<Settled> {
-        let Hold { inner, flight, .. } = &self.hold;
+        let ClaimHold { inner, flight, .. } = &self.hold;
         let place = (flight.id, flight.fence);
         loop {
             let end = Settlement::NeverHappened;
@@ -317,7 +317,7 @@ impl Running {
             .hold
             .end(Settlement::Release, Ended::Released(answer))
             .await;
-        self.state = RunState::Settled;
+        self.state = AttemptState::Settled;
         settled
     }
 
@@ -326,7 +326,7 @@ impl Running {
     /// # Errors
     /// When the store does not answer; then the lease lapses, with the same result.
     pub async fn doubt(&mut self, reason: Reason) -> Result<Settled> {
-        self.state = RunState::Doubted;
+        self.state = AttemptState::Doubted;
         self.hold.inner.tally.count(Count::Doubted);
         self.hold.flight.stop_renewing();
         let end = Settlement::Doubt { reason };
@@ -359,7 +359,7 @@ impl Running {
             (Ok(()), Ok(Settled::Applied)) => Ended::Released(None),
             _ => Ended::Unknown,
         });
-        self.state = RunState::Settled;
+        self.state = AttemptState::Settled;
         written.and(ended)
     }
 
@@ -391,19 +391,19 @@ impl Drop for Running {
             false => Reason::Dropped,
         };
         match self.state {
-            RunState::Running => {
+            AttemptState::Running => {
                 self.hold.inner.tally.count(Count::Doubted);
                 let hold = self.hold.clone();
                 hold.end_in_background(Settlement::Doubt { reason }, Ended::Unknown);
             }
             // `doubt` may have been dropped before the doubt was stored.
-            RunState::Doubted => self.hold.land(Ended::Unknown),
-            RunState::Settled => {}
+            AttemptState::Doubted => self.hold.land(Ended::Unknown),
+            AttemptState::Settled => {}
         }
     }
 }
 
-impl Hold {
+impl ClaimHold {
     fn completion(&self, outcome: &Outcome) -> Settlement {
         Settlement::Complete {
             outcome: outcome.clone(),
@@ -497,14 +497,14 @@ impl Hold {
             let settled = landing.hold.end(end, ended).await;
             landing.is_over = true;
             if let Err(error) = settled {
-                tracing::warn!(record = %landing.hold.flight.id, %error, "a dropped claim could not be settled");
+                tracing::warn!(record = %landing.hold.flight.id, %error, "cannot settle a dropped claim");
             }
         });
     }
 
     fn retry_in_background(self, end: Settlement, ended: Ended) {
         let Some(held) = self.inner.tally.hold_end() else {
-            tracing::error!(record = %self.flight.id, "too many ends wait for the store: this one is given up");
+            tracing::error!(record = %self.flight.id, "too many completed requests wait for the store: this outcome is not stored and becomes unknown");
             return self.land(Ended::Unknown);
         };
         let inner = self.inner.clone();
@@ -525,7 +525,7 @@ impl Hold {
                 Ok(_) => return,
                 Err(error) if error.is_retryable() => {}
                 Err(error) => {
-                    tracing::error!(record = %self.flight.id, %error, "an end could not be stored");
+                    tracing::error!(record = %self.flight.id, %error, "cannot store the result of a request");
                     return;
                 }
             }
@@ -535,13 +535,13 @@ impl Hold {
 
 /// Ends a flight when it is dropped, however its task ends, so that no duplicate waits for it in vain.
 struct Landing {
-    hold: Hold,
+    hold: ClaimHold,
     /// The flight has ended, or another task ends it.
     is_over: bool,
 }
 
 impl Landing {
-    fn of(hold: Hold) -> Self {
+    fn of(hold: ClaimHold) -> Self {
         Self {
             hold,
             is_over: false,

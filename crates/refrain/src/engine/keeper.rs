@@ -90,7 +90,7 @@ impl Inner {
         };
         // Once the end is being stored, a rejected renewal means nothing.
         if !flight.is_ending() && flight.is_renewed() {
-            tracing::warn!(record = %flight.id, fence = %flight.fence, "the claim was taken over while it ran");
+            tracing::warn!(record = %flight.id, fence = %flight.fence, "the claim was taken over while the operation ran");
             self.tally.count(Count::LeaseLost);
             // Waiting duplicates must wait for the new holder instead.
             let _ = self.flights.end(&flight, Ended::Unknown);
@@ -145,7 +145,7 @@ async fn keep(engine: Keeping) {
 
 async fn sweep(store: AnyStore) {
     if let Err(error) = store.sweep(SWEEP_AT_MOST).await {
-        tracing::warn!(%error, "the store could not be swept");
+        tracing::warn!(%error, "cannot sweep the store");
     }
 }
 
@@ -177,9 +177,9 @@ async fn renew(store: AnyStore, flight: Arc<Flight>) -> Renewed {
         Ok(Ok(Settled::Fenced)) => return Renewed::Refused(flight),
         Ok(Ok(_)) => flight.renewed(asked),
         Ok(Err(error)) => {
-            tracing::warn!(record = %flight.id, %error, "a lease could not be renewed");
+            tracing::warn!(record = %flight.id, %error, "cannot renew a lease");
         }
-        Err(_) => tracing::warn!(record = %flight.id, "a lease could not be renewed in time"),
+        Err(_) => tracing::warn!(record = %flight.id, "the renewal of a lease timed out"),
     }
     Renewed::Stands
 }

@@ -50,7 +50,7 @@ struct LostClaim {
 
 /// State of a lost claim in the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum LostClaimFate {
     /// The claim held the record, and was released.
     Released,
     /// The record is absent or has just changed: a caller that found it held claims again.
@@ -150,15 +150,15 @@ impl Inner {
         if self.tally.has_room_for_lost() {
             return Ok(());
         }
-        let message = "the store has not said yet what became of too many claims whose answers were lost; \
-                       no more are sent before it answers again";
+        let message = "too many claims have no known result, because replies of the store were lost; \
+                       no more claims are sent until the store responds";
         Err(Error::new(ErrorKind::Unavailable, message).unapplied())
     }
 
     /// Keeps a lost claim in the background until it is known not to hold its record.
     pub(super) fn lose(self: &Arc<Self>, claim: Claim, audit: Option<Arc<str>>) {
         let lost = LostClaim { claim, audit };
-        let kept = Kept {
+        let kept = LostClaimTask {
             _place: self.tally.lose_claim(),
             engine: Arc::downgrade(self),
             lost,
@@ -179,7 +179,7 @@ impl Inner {
     /// When the store does not answer: then no caller may get the verdict that another request holds the record.
     pub(super) async fn release_lost(&self, id: RecordId) -> Result<bool> {
         for lost in self.lost.table.get(id).unwrap_or_default() {
-            if self.fate_of(&lost).await? != Fate::Absent {
+            if self.fate_of(&lost).await? != LostClaimFate::Absent {
                 return Ok(true);
             }
         }
@@ -187,13 +187,13 @@ impl Inner {
     }
 
     /// Reads the state of a lost claim, and releases it if it holds the record.
-    async fn fate_of(&self, lost: &LostClaim) -> Result<Fate> {
+    async fn fate_of(&self, lost: &LostClaim) -> Result<LostClaimFate> {
         let id = lost.claim.id;
         let Some(found) = self.store.read(id).await? else {
-            return Ok(Fate::Changed);
+            return Ok(LostClaimFate::Changed);
         };
         let Some(grant) = granted(&found.record, &lost.claim) else {
-            return Ok(Fate::Absent);
+            return Ok(LostClaimFate::Absent);
         };
         let is_takeover = lost.claim.guarantee == Guarantee::AtLeastOnce && grant.attempt > 1;
         let end = match is_takeover {
@@ -206,29 +206,29 @@ impl Inner {
         let entry = Entry::ending(&end).of(id, Some(grant.fence));
         match self.store.settle(id, grant.fence, end).await? {
             Settled::Applied => {}
-            Settled::Fenced => return Ok(Fate::Changed),
-            Settled::TooEarly { .. } => return Ok(Fate::Absent),
+            Settled::Fenced => return Ok(LostClaimFate::Changed),
+            Settled::TooEarly { .. } => return Ok(LostClaimFate::Absent),
         }
         if let Some(operation) = &lost.audit {
             let operation = Some(operation.clone());
             self.audit_note(Entry { operation, ..entry });
         }
         Ok(match is_takeover {
-            true => Fate::Absent,
-            false => Fate::Released,
+            true => LostClaimFate::Absent,
+            false => LostClaimFate::Released,
         })
     }
 }
 
 /// Background task that keeps one lost claim.
-struct Kept {
+struct LostClaimTask {
     /// Weak, because a lost claim must not keep an engine alive.
     engine: Weak<Inner>,
     lost: LostClaim,
     _place: Gauge,
 }
 
-impl Kept {
+impl LostClaimTask {
     /// Runs until the claim can no longer hold its record, or the engine is dropped.
     async fn run(mut self) {
         let arrives_until = tokio::time::Instant::now() + ARRIVES_WITHIN;
@@ -244,9 +244,9 @@ impl Kept {
         while answers < ANSWERS_ENOUGH {
             sleep(pause).await;
             match self.look().await {
-                Look::Over => return false,
-                Look::Unanswered => pause = delays.after_failure(),
-                Look::Answered => {
+                RecheckResult::Over => return false,
+                RecheckResult::Unanswered => pause = delays.after_failure(),
+                RecheckResult::Answered => {
                     // A delayed claim arrives soon after the store is back.
                     delays.reset();
                     pause = BACKOFF.first * 2_u32.pow(answers);
@@ -265,34 +265,34 @@ impl Kept {
         self._place = place;
         while tokio::time::Instant::now() < until {
             sleep(PAUSE_MAX).await;
-            if let Look::Over = self.look().await {
+            if let RecheckResult::Over = self.look().await {
                 return;
             }
         }
     }
 
-    async fn look(&self) -> Look {
+    async fn look(&self) -> RecheckResult {
         let Some(inner) = self.engine.upgrade() else {
-            return Look::Over;
+            return RecheckResult::Over;
         };
         match inner.fate_of(&self.lost).await {
-            Ok(_) => Look::Answered,
-            Err(error) if error.is_retryable() => Look::Unanswered,
+            Ok(_) => RecheckResult::Answered,
+            Err(error) if error.is_retryable() => RecheckResult::Unanswered,
             // The record cannot be read, and a retry will not change that.
-            Err(_) => Look::Over,
+            Err(_) => RecheckResult::Over,
         }
     }
 }
 
 /// Result of one look at the store.
-enum Look {
+enum RecheckResult {
     Answered,
     Unanswered,
     /// Stop: the engine is gone, or the record cannot be read.
     Over,
 }
 
-impl Drop for Kept {
+impl Drop for LostClaimTask {
     fn drop(&mut self) {
         if let Some(inner) = self.engine.upgrade() {
             inner.lost.remove(&self.lost);

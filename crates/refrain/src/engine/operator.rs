@@ -211,10 +211,10 @@ fn check_deed(deed: Deed<'_>) -> Result<Deed<'_>> {
 
 fn check_text(name: &str, text: &str) -> Result<()> {
     let why = match text {
-        text if text.trim().is_empty() => "say why in a few words",
+        text if text.trim().is_empty() => "it is empty; write a few words",
         text if text.len() > REASON_BYTES_MAX => "it is longer than 1000 bytes; shorten it",
         text if text.chars().any(char::is_control) => {
-            "it holds control characters; write it in one line"
+            "it contains control characters; write it on one line"
         }
         _ => return Ok(()),
     };

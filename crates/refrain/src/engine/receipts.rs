@@ -152,7 +152,7 @@ async fn check(engine: Weak<Inner>, witness: Arc<Witness>) {
             }
             Err(error) => {
                 let operation = checking.witness.operation();
-                tracing::warn!(operation, %error, "whether successes left receipts cannot be learnt now");
+                tracing::warn!(operation, %error, "cannot check whether successes left receipts");
                 sleep(delays.after_failure()).await;
             }
         }

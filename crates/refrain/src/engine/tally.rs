@@ -218,7 +218,7 @@ impl Tally {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Number of ends that are held until the store answers.
+    /// Number of completed requests that are not persisted yet, because the store does not respond.
     #[must_use]
     pub fn held_now(&self) -> usize {
         self.held.load(Ordering::Relaxed)

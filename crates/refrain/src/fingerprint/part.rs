@@ -49,7 +49,7 @@ impl FromStr for Part {
             _ => Err(Error::new(
                 ErrorKind::Invalid,
                 format!(
-                    "`{text}` is no part of a fingerprint; write method, path, query, body, host, body:/pointer or header:NAME"
+                    "invalid fingerprint part `{text}`; write method, path, query, body, host, body:/pointer or header:NAME"
                 ),
             )),
         }
@@ -63,7 +63,7 @@ fn header(name: &str) -> Result<Part> {
         "authorization" | "proxy-authorization" => Err(Error::new(
             ErrorKind::Invalid,
             format!(
-                "header:{name} is never part of a fingerprint, since a retry may carry a renewed credential; name it in `credential` instead"
+                "header:{name} is never part of a fingerprint, because a retry may carry a renewed credential; name it in `credential` instead"
             ),
         )),
         _ => Ok(Part::Header(name)),

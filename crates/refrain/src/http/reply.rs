@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_break_a_head_is_not_written_as_it_is() {
+    fn detects_headers_that_would_break_the_head() {
         assert!(is_plain("x-part", b"one, \xe4\ttwo"));
         assert!(is_plain("x-part", b""));
         for name in ["", "X-Part", "x part", "x:part", "x\r\npart", "p\u{e4}rt"] {

@@ -22,12 +22,12 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pointer {
     text: String,
-    steps: Vec<Step>,
+    steps: Vec<PointerStep>,
 }
 
 /// One reference token of a pointer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Step {
+struct PointerStep {
     /// The member name as canonical JSON writes it, with quotes, so that names compare without decoding.
     name: String,
     /// The array index, if the token is a valid one.
@@ -39,22 +39,22 @@ impl FromStr for Pointer {
 
     fn from_str(text: &str) -> Result<Self> {
         let refuse = |why: String| {
-            let message = format!("`{text}` is no JSON pointer: {why}");
+            let message = format!("invalid JSON pointer `{text}`: {why}");
             Err(Error::new(ErrorKind::Invalid, message))
         };
         let Some(path) = text.strip_prefix('/') else {
-            return refuse("it starts with /".into());
+            return refuse("it must start with /".into());
         };
         // The JSON parser rejects deeper documents, so such a pointer could never match.
         if path.split('/').count() > JSON_DEPTH_MAX {
-            return refuse(format!("it has more than {JSON_DEPTH_MAX} steps"));
+            return refuse(format!("it has more than {JSON_DEPTH_MAX} levels"));
         }
         match path.split('/').map(step).collect() {
             Some(steps) => Ok(Self {
                 text: text.into(),
                 steps,
             }),
-            None => refuse("~ stands before 0 (for ~) or 1 (for /) only".into()),
+            None => refuse("in a member name, ~ is written ~0 and / is written ~1".into()),
         }
     }
 }
@@ -91,7 +91,7 @@ impl Pointer {
     }
 }
 
-fn step(written: &str) -> Option<Step> {
+fn step(written: &str) -> Option<PointerStep> {
     let mut name = String::with_capacity(written.len());
     let mut chars = written.chars();
     while let Some(char) = chars.next() {
@@ -104,7 +104,7 @@ fn step(written: &str) -> Option<Step> {
             _ => char,
         });
     }
-    Some(Step {
+    Some(PointerStep {
         index: index(&name),
         name: escape::quoted(&name),
     })

@@ -103,7 +103,7 @@ impl FromStr for Sender {
         let mut all = Self::ALL.into_iter();
         all.find(|sender| sender.name() == text).ok_or_else(|| {
             let names = Self::ALL.map(Self::name).join(", ");
-            let message = format!("`{text}` is no preset; there are {names}");
+            let message = format!("unknown preset `{text}`; write one of {names}");
             Error::new(ErrorKind::Invalid, message)
         })
     }

@@ -44,7 +44,7 @@ impl FromStr for ScopePart {
             _ => Err(Error::new(
                 ErrorKind::Invalid,
                 format!(
-                    "`{text}` is no scope; write credential, header:NAME, jwt:CLAIM, path:NAME, route or none"
+                    "invalid scope `{text}`; write credential, header:NAME, jwt:CLAIM, path:NAME, route or none"
                 ),
             )),
         }
@@ -73,7 +73,7 @@ impl FromStr for CredentialPart {
             Some(("cookie", name)) if !name.is_empty() => Ok(Self::Cookie(name.into())),
             _ => Err(Error::new(
                 ErrorKind::Invalid,
-                format!("`{text}` is no part of a credential; write header:NAME or cookie:NAME"),
+                format!("invalid credential part `{text}`; write header:NAME or cookie:NAME"),
             )),
         }
     }

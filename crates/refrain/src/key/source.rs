@@ -61,7 +61,7 @@ impl Syntax {
     /// [`ErrorKind::Invalid`] if the value does not match the syntax, or is not a valid [`Key`].
     pub fn read(self, value: &[u8]) -> Result<Key> {
         let text = std::str::from_utf8(trimmed(value))
-            .map_err(|_| invalid("the key holds bytes that are not visible ASCII"))?;
+            .map_err(|_| invalid("the key contains bytes that are not visible ASCII"))?;
         match (self, text.strip_prefix('"')) {
             (Self::Raw, _) | (Self::Both, None) => Key::new(text),
             (Self::Both | Self::Strict, Some(rest)) => Key::new(unquoted(rest)?),
@@ -101,7 +101,7 @@ fn unescaped(rest: &str) -> Result<String> {
             '"' => return Err(trailing()),
             '\\' => match chars.next() {
                 Some(escaped @ ('"' | '\\')) => text.push(escaped),
-                _ => return Err(invalid("in the key, \\ stands before \" or \\ only")),
+                _ => return Err(invalid("in a quoted key, only \" and \\ may follow \\")),
             },
             _ => text.push(char),
         }
@@ -130,7 +130,7 @@ impl FromStr for Source {
             _ => Err(Error::new(
                 ErrorKind::Invalid,
                 format!(
-                    "`{text}` is no source of keys; write header:NAME, body:/pointer, derive, natural:{{/member}}-{{/member}} or preset:NAME"
+                    "invalid key source `{text}`; write header:NAME, body:/pointer, derive, natural:{{/member}}-{{/member}} or preset:NAME"
                 ),
             )),
         }

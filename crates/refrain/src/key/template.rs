@@ -27,13 +27,13 @@ const RANDOM_AT_TOP: &[&str] = &["requestid", "uuid"];
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template {
     text: String,
-    pieces: Vec<Piece>,
+    pieces: Vec<TemplatePiece>,
     /// The bytes of the template's own text, which are percent-encoded in values.
     literals: Vec<u8>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Piece {
+enum TemplatePiece {
     Literal(String),
     Member(Pointer),
 }
@@ -49,17 +49,17 @@ impl Template {
         let mut key = String::new();
         for piece in &self.pieces {
             match piece {
-                Piece::Literal(text) => key.push_str(text),
-                Piece::Member(pointer) => match body.text(pointer) {
+                TemplatePiece::Literal(text) => key.push_str(text),
+                TemplatePiece::Member(pointer) => match body.text(pointer) {
                     Some(value) => self.encode(&value, &mut key),
                     None => return Ok(None),
                 },
             }
         }
         match key.len() {
-            0 => Err(self.refuse("is empty, since its members are; send them with a value")),
+            0 => Err(self.refuse("is empty, because its members are empty; send them with a value")),
             len if len > KEY_BYTES_MAX => Err(self.refuse(&format!(
-                "has {len} bytes, {KEY_BYTES_MAX} at most are taken; name shorter members in the template, or let the policy use `derive`"
+                "has {len} bytes, more than the maximum of {KEY_BYTES_MAX}; name shorter members in the template, or let the policy use `derive`"
             ))),
             _ => Key::new(key).map(Some),
         }
@@ -93,7 +93,7 @@ impl FromStr for Template {
 
     fn from_str(text: &str) -> Result<Self> {
         let refuse = |why: Cow<'static, str>| {
-            let message = format!("`{text}` is no natural key: {why}");
+            let message = format!("invalid natural key `{text}`: {why}");
             Error::new(ErrorKind::Invalid, message)
         };
         let pieces = pieces(text).map_err(refuse)?;
@@ -112,16 +112,16 @@ impl fmt::Display for Template {
     }
 }
 
-type Reason = Cow<'static, str>;
+type TemplateFault = Cow<'static, str>;
 
-fn pieces(text: &str) -> Result<Vec<Piece>, Reason> {
+fn pieces(text: &str) -> Result<Vec<TemplatePiece>, TemplateFault> {
     let mut pieces = Vec::new();
     let mut rest = text;
     while !rest.is_empty() {
         let end = rest.find(['{', '}']).unwrap_or(rest.len());
         let (literal, tail) = rest.split_at(end);
         if !literal.is_empty() {
-            pieces.push(Piece::Literal(checked_literal(literal)?));
+            pieces.push(TemplatePiece::Literal(checked_literal(literal)?));
         }
         if tail.is_empty() {
             break;
@@ -130,40 +130,40 @@ fn pieces(text: &str) -> Result<Vec<Piece>, Reason> {
             .strip_prefix('{')
             .and_then(|tail| tail.split_once('}'))
             .filter(|(pointer, _)| !pointer.contains('{'))
-            .ok_or("a brace has no partner; write {/member}")?;
-        pieces.push(Piece::Member(checked_member(pointer)?));
+            .ok_or("a brace is unbalanced; write {/member}")?;
+        pieces.push(TemplatePiece::Member(checked_member(pointer)?));
         rest = behind;
     }
     Ok(pieces)
 }
 
-fn checked_literal(text: &str) -> Result<String, Reason> {
+fn checked_literal(text: &str) -> Result<String, TemplateFault> {
     let is_plain = |byte: u8| byte.is_ascii_graphic() && byte != b'%';
     match text.bytes().all(is_plain) {
         true => Ok(text.into()),
-        false => Err("between members stands visible ASCII other than %".into()),
+        false => Err("the text between members must be visible ASCII without %".into()),
     }
 }
 
-fn checked_member(text: &str) -> Result<Pointer, Reason> {
+fn checked_member(text: &str) -> Result<Pointer, TemplateFault> {
     let pointer: Pointer = text.parse().map_err(|error: Error| error.to_string())?;
     let (above, name) = text.rsplit_once('/').unwrap_or_default();
     let name = name.to_ascii_lowercase().replace(['_', '-'], "");
     let is_top = above.is_empty();
     let is_in = |list: &[&str]| list.contains(&name.as_str());
     let what = match () {
-        () if is_in(CLOCKS) => "a clock",
-        () if is_in(RANDOM) || (is_top && is_in(RANDOM_AT_TOP)) => "rolled anew",
+        () if is_in(CLOCKS) => "a clock value",
+        () if is_in(RANDOM) || (is_top && is_in(RANDOM_AT_TOP)) => "a random value",
         () => return Ok(pointer),
     };
     Err(format!(
-        "by its name {text} is {what} with every attempt, so that no retry would have its first key; name members that stay the same"
+        "by its name {text} is {what} that changes with every attempt, so a retry would get another key; name members that stay the same"
     )
     .into())
 }
 
-fn check(pieces: &[Piece]) -> Result<(), Reason> {
-    let is_member = |piece: &Piece| matches!(piece, Piece::Member(_));
+fn check(pieces: &[TemplatePiece]) -> Result<(), TemplateFault> {
+    let is_member = |piece: &TemplatePiece| matches!(piece, TemplatePiece::Member(_));
     let members = pieces.iter().filter(|piece| is_member(piece)).count();
     if members == 0 {
         return Err("it names no member; write {/member}".into());
@@ -173,18 +173,18 @@ fn check(pieces: &[Piece]) -> Result<(), Reason> {
     }
     if pieces.windows(2).any(|pair| pair.iter().all(is_member)) {
         return Err(
-            "two members stand side by side, and could not be told apart; write something between them".into(),
+            "two members are adjacent, so their values cannot be told apart; write a separator between them".into(),
         );
     }
     match literals(pieces).map(str::len).sum::<usize>() < KEY_BYTES_MAX {
         true => Ok(()),
-        false => Err(format!("its text alone takes {KEY_BYTES_MAX} bytes").into()),
+        false => Err(format!("its fixed text alone has {KEY_BYTES_MAX} bytes or more").into()),
     }
 }
 
-fn literals(pieces: &[Piece]) -> impl Iterator<Item = &str> {
+fn literals(pieces: &[TemplatePiece]) -> impl Iterator<Item = &str> {
     pieces.iter().filter_map(|piece| match piece {
-        Piece::Literal(text) => Some(text.as_str()),
-        Piece::Member(_) => None,
+        TemplatePiece::Literal(text) => Some(text.as_str()),
+        TemplatePiece::Member(_) => None,
     })
 }

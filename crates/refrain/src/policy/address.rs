@@ -443,7 +443,7 @@ mod tests {
                 ] {
                     assert_hidden(&text);
                 }
-                // Without a host, the part after an `@` is one.
+                // Skipped with an `@`: the part after it would be the host, which is printed.
                 if !canary.contains('@') {
                     assert_hidden(&format!("{scheme}://u:{canary}"));
                     assert_hidden(&format!("{scheme}://u:{canary}/x"));
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_secret_is_printed() {
+    fn everything_except_secrets_is_printed() {
         for (text, printed) in [
             ("postgres://app@db:5432/app", "postgres://app@db:5432/app"),
             ("postgres://app:s/x@db/app", "postgres://app:***@db/app"),

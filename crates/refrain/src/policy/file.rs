@@ -168,8 +168,8 @@ fn resolved(
         (_, Some(error)) => Err(error),
         (None, None) => Err(ConfigError::whole(
             name,
-            "cannot be resolved",
-            "simplify it",
+            "cannot be resolved, but no error was found",
+            "report this as a bug",
         )),
     }
 }

@@ -10,21 +10,21 @@ use std::{borrow::Cow, collections::HashMap};
 use super::pattern::{Pattern, SEGMENTS_MAX, Segment, Tail};
 
 /// One interpretation of a path: its segments, percent-decoded.
-pub(super) type Reading<'a> = Vec<Cow<'a, [u8]>>;
+pub(super) type PathReading<'a> = Vec<Cow<'a, [u8]>>;
 
 /// All patterns of a policy. Leaves are positions in the policy's list of operations.
 #[derive(Debug, Default)]
 pub(super) struct Tree {
-    root: Node,
+    root: PathNode,
     /// Patterns with `*` in place of the path.
     every_path: Vec<usize>,
 }
 
 #[derive(Debug, Default)]
-struct Node {
+struct PathNode {
     /// Keyed by case-folded text.
-    literal: HashMap<Vec<u8>, Node>,
-    named: Option<Box<Node>>,
+    literal: HashMap<Vec<u8>, PathNode>,
+    named: Option<Box<PathNode>>,
     /// Patterns that end at this node.
     end: Vec<usize>,
     /// Patterns with `/*` after this node.
@@ -62,7 +62,7 @@ impl Tree {
     /// Finds the most specific operation for a path. `pick` chooses by method and case among those with one pattern.
     pub(super) fn find(
         &self,
-        reading: &Reading<'_>,
+        reading: &PathReading<'_>,
         pick: &impl Fn(&[usize]) -> Option<usize>,
     ) -> Option<usize> {
         let found = self.root.find(reading, pick);
@@ -70,7 +70,7 @@ impl Tree {
     }
 }
 
-impl Node {
+impl PathNode {
     fn find(
         &self,
         segments: &[Cow<'_, [u8]>],
@@ -92,7 +92,7 @@ impl Node {
 
 /// Returns the ways in which servers may interpret this path: one, unless it contains unusual segments.
 /// The last one has all normalisations applied.
-pub(super) fn readings(path: &str) -> Vec<Reading<'_>> {
+pub(super) fn readings(path: &str) -> Vec<PathReading<'_>> {
     let path = path.split_once('?').map_or(path, |(path, _)| path);
     let path = path.strip_prefix('/').unwrap_or(path);
     let path = path.strip_suffix('/').unwrap_or(path);
@@ -110,7 +110,7 @@ pub(super) fn readings(path: &str) -> Vec<Reading<'_>> {
 }
 
 /// Drops segments beyond the depth of any pattern, to bound the memory of long paths.
-fn shorten(reading: &mut Reading<'_>) {
+fn shorten(reading: &mut PathReading<'_>) {
     reading.truncate(SEGMENTS_MAX + 1);
     reading.shrink_to_fit();
 }
@@ -134,7 +134,7 @@ impl Smoothing {
         self.0 & habit != 0
     }
 
-    fn read(self, path: &str) -> Reading<'_> {
+    fn read(self, path: &str) -> PathReading<'_> {
         let mut reading = Vec::new();
         if path.is_empty() {
             return reading;
@@ -156,7 +156,7 @@ impl Smoothing {
         reading
     }
 
-    fn push<'a>(self, reading: &mut Reading<'a>, segment: Cow<'a, [u8]>) {
+    fn push<'a>(self, reading: &mut PathReading<'a>, segment: Cow<'a, [u8]>) {
         match segment.as_ref() {
             b"" if self.has(Self::EMPTY) => {}
             b"." if self.has(Self::DOTS) => {}

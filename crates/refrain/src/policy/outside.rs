@@ -22,7 +22,7 @@ pub(super) fn from_env(setting: &str, name: &str) -> Result<Outside> {
     // The name is not quoted, because it may be the secret itself, written here by mistake.
     if name.is_empty() || !name.bytes().all(is_name) {
         return Err(invalid(format!(
-            "`{setting}_env` is no name of a variable; write its name, in capitals, and keep what it holds out of this file"
+            "`{setting}_env` is not the name of an environment variable; write its name in capitals, not its value"
         )));
     }
     let origin = format!("env:{name}");
@@ -33,7 +33,7 @@ pub(super) fn from_env(setting: &str, name: &str) -> Result<Outside> {
     match env::var_os(format!("{name}_FILE")) {
         Some(path) => from_path(Path::new(&path), origin),
         None => Err(invalid(format!(
-            "neither {name} nor {name}_FILE is in the environment; set one of them, or write {setting}_file"
+            "neither {name} nor {name}_FILE is set in the environment; set one of them, or write {setting}_file"
         ))),
     }
 }
@@ -42,7 +42,7 @@ pub(super) fn from_env(setting: &str, name: &str) -> Result<Outside> {
 pub(super) fn from_file(setting: &str, path: &str) -> Result<Outside> {
     if path.starts_with("whsec_") || path.contains("://") {
         return Err(invalid(format!(
-            "`{setting}_file` is no path; write the path of a file that holds the secret, and keep that out of this file"
+            "`{setting}_file` is not a path; write the path of a file that contains the secret, not the secret itself"
         )));
     }
     from_path(Path::new(path), format!("file:{path}"))
@@ -57,7 +57,7 @@ fn from_path(path: &Path, origin: String) -> Result<Outside> {
     });
     read.map_err(|error| {
         invalid(format!(
-            "{origin} cannot be read: {error}; check the path and its permissions"
+            "cannot read {origin}: {error}; check the path and its permissions"
         ))
     })?;
     let text = String::from_utf8(bytes).map_err(|_| unreadable(&origin))?;
@@ -68,7 +68,7 @@ fn checked(text: &str, origin: String) -> Result<Outside> {
     let text = text.trim();
     if text.is_empty() || text.len() > SECRET_BYTES_MAX {
         return Err(invalid(format!(
-            "{origin} is empty, or longer than {SECRET_BYTES_MAX} bytes; put the secret in there, and nothing else"
+            "{origin} is empty, or longer than {SECRET_BYTES_MAX} bytes; it must contain the secret and nothing else"
         )));
     }
     let text = text.into();

@@ -108,7 +108,7 @@ impl Pattern {
     }
 
     /// Whether the literal segments of `reading` are spelled as in this pattern, case included.
-    pub(super) fn is_written_as(&self, reading: &matcher::Reading<'_>) -> bool {
+    pub(super) fn is_written_as(&self, reading: &matcher::PathReading<'_>) -> bool {
         let is_same = |(segment, sent): (&Segment, &Cow<'_, [u8]>)| match segment {
             Segment::Literal(bytes) => bytes.as_slice() == sent.as_ref(),
             Segment::Named(_) => true,
@@ -177,7 +177,7 @@ impl Pattern {
     }
 
     /// Returns the segments of `reading` where the pattern has names.
-    pub(super) fn values(&self, reading: &matcher::Reading<'_>) -> Vec<Box<[u8]>> {
+    pub(super) fn values(&self, reading: &matcher::PathReading<'_>) -> Vec<Box<[u8]>> {
         let named = |(segment, value)| match segment {
             &Segment::Named(_) => Some(Box::from(AsRef::<[u8]>::as_ref(value))),
             Segment::Literal(_) => None,
@@ -202,14 +202,14 @@ impl FromStr for Pattern {
     fn from_str(text: &str) -> Result<Self> {
         if text.len() > PATTERN_BYTES_MAX {
             return Err(invalid(format!(
-                "the pattern has {} bytes, {PATTERN_BYTES_MAX} at most are taken",
+                "the pattern has {} bytes, more than the maximum of {PATTERN_BYTES_MAX}",
                 text.len()
             )));
         }
         let words: Vec<_> = text.split_whitespace().collect();
         let &[methods, path] = words.as_slice() else {
             return Err(invalid(format!(
-                "`{text}` is no pattern; write a method and a path, such as `POST /v1/payments`"
+                "invalid pattern `{text}`; write a method and a path, such as `POST /v1/payments`"
             )));
         };
         let (segments, tail) = parse_path(path)?;
@@ -231,14 +231,14 @@ fn parse_methods(text: &str) -> Result<Vec<String>> {
         check_method(name)?;
         if methods.iter().any(|other| other == name) {
             return Err(invalid(format!(
-                "method `{name}` is written twice; remove one"
+                "method `{name}` is listed twice; remove one"
             )));
         }
         methods.push(name.into());
     }
     match methods.len() > METHODS_MAX {
         true => Err(invalid(format!(
-            "at most {METHODS_MAX} methods are taken; write `*` for any"
+            "the pattern has more than {METHODS_MAX} methods; write `*` for any"
         ))),
         false => Ok(methods),
     }
@@ -253,7 +253,7 @@ fn check_method(name: &str) -> Result<()> {
     let is_letter = |byte: u8| byte.is_ascii_alphabetic() || byte == b'-' || byte == b'_';
     if name.is_empty() || !name.bytes().all(is_letter) {
         return Err(invalid(format!(
-            "`{name}` is no method; write `POST`, `POST|PUT` or `*`"
+            "invalid method `{name}`; write `POST`, `POST|PUT` or `*`"
         )));
     }
     let upper = name.to_ascii_uppercase();
@@ -264,7 +264,7 @@ fn check_method(name: &str) -> Result<()> {
     }
     match suggest::nearest(name, METHODS) {
         Some(meant) if !METHODS.contains(&name) => Err(invalid(format!(
-            "`{name}` is no method; did you mean `{meant}`?"
+            "unknown method `{name}`; did you mean `{meant}`?"
         ))),
         _ => Ok(()),
     }
@@ -300,7 +300,7 @@ fn parse_path(text: &str) -> Result<(Vec<Segment>, Tail)> {
     }
     match segments.len() > SEGMENTS_MAX {
         true => Err(invalid(format!(
-            "a path pattern has at most {SEGMENTS_MAX} segments"
+            "the path has more than {SEGMENTS_MAX} segments"
         ))),
         false => Ok((segments, tail)),
     }
@@ -315,24 +315,24 @@ fn parse_segment(segment: &str, path: &str) -> Result<Segment> {
         return match !name.is_empty() && name.bytes().all(is_word) {
             true => Ok(Segment::Named(name.into())),
             false => Err(invalid(format!(
-                "`{segment}` in path `{path}` is no name; write it like {{id}}"
+                "invalid name `{segment}` in path `{path}`; write it like {{id}}"
             ))),
         };
     }
     let literal = matcher::decode(segment).into_owned();
     let fault = match segment {
-        "" => "has an empty segment; write one / only",
+        "" => "has an empty segment; write a single /",
         _ if segment.contains('*') => {
-            "has a * that does not stand alone at its end; write {name} for one segment"
+            "has a * that is not the whole last segment; write {name} for one segment"
         }
         _ if segment.contains(['{', '}']) => {
-            "mixes text and a name in one segment; {name} stands alone between slashes"
+            "mixes text and a name in one segment; {name} must be a whole segment"
         }
         _ if segment.contains(['?', '#']) => {
             "has a query or fragment; patterns match the path alone"
         }
         _ if segment.chars().any(char::is_control) => "has a control character; remove it",
-        _ if matcher::is_dots(&literal) => "has a . or .. segment; write the path that is meant",
+        _ if matcher::is_dots(&literal) => "has a . or .. segment; write the path without it",
         _ if literal.contains(&b'/') || literal.contains(&b'\\') => {
             "has an encoded slash; write {name} for that segment"
         }

@@ -13,11 +13,11 @@ const PROBE_BYTES_MAX: usize = 2048;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probe {
     /// Text and placeholders alternate, text first.
-    pieces: Vec<Piece>,
+    pieces: Vec<ProbePiece>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Piece {
+enum ProbePiece {
     Text(String),
     Place(String),
 }
@@ -26,8 +26,8 @@ impl Probe {
     /// Returns the names of the placeholders.
     pub fn places(&self) -> impl Iterator<Item = &str> {
         self.pieces.iter().filter_map(|piece| match piece {
-            Piece::Place(name) => Some(name.as_str()),
-            Piece::Text(_) => None,
+            ProbePiece::Place(name) => Some(name.as_str()),
+            ProbePiece::Text(_) => None,
         })
     }
 
@@ -38,8 +38,8 @@ impl Probe {
         let mut target = String::new();
         for piece in &self.pieces {
             match piece {
-                Piece::Text(text) => target.push_str(text),
-                Piece::Place(name) => {
+                ProbePiece::Text(text) => target.push_str(text),
+                ProbePiece::Place(name) => {
                     let value = value(name).filter(|value| !matcher::is_dots(value))?;
                     encode(value, &mut target);
                 }
@@ -53,10 +53,10 @@ impl FromStr for Probe {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let bad = |fault: &str| invalid(format!("`{text}` is no probe: {fault}"));
+        let bad = |fault: &str| invalid(format!("invalid probe `{text}`: {fault}"));
         if text.len() > PROBE_BYTES_MAX {
             return Err(invalid(format!(
-                "a probe has at most {PROBE_BYTES_MAX} bytes"
+                "the probe has more than {PROBE_BYTES_MAX} bytes"
             )));
         }
         let Some((method, target)) = text.split_once(' ') else {
@@ -64,7 +64,7 @@ impl FromStr for Probe {
         };
         if method != "GET" {
             return Err(bad(
-                "only GET is sure to change nothing; write `GET` and what to ask",
+                "the method must be GET, which changes nothing; write `GET` and a path",
             ));
         }
         if !target.starts_with('/')
@@ -72,17 +72,17 @@ impl FromStr for Probe {
             || target.contains('#')
         {
             return Err(bad(
-                "its target is a path and query of visible ASCII, starting with /",
+                "its target must be a path and query of visible ASCII, starting with /",
             ));
         }
         let probe = Self {
             pieces: pieces(target)
-                .ok_or_else(|| bad("its braces do not fit; write {key} where the key goes"))?,
+                .ok_or_else(|| bad("its braces are unbalanced; write {key} where the key goes"))?,
         };
         match probe.places().count() {
             1.. => Ok(probe),
             0 => Err(bad(
-                "it asks the same of every record; write {key} where the key goes",
+                "it is the same for every record; write {key} where the key goes",
             )),
         }
     }
@@ -92,24 +92,24 @@ impl fmt::Display for Probe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("GET ")?;
         self.pieces.iter().try_for_each(|piece| match piece {
-            Piece::Text(text) => f.write_str(text),
-            Piece::Place(name) => write!(f, "{{{name}}}"),
+            ProbePiece::Text(text) => f.write_str(text),
+            ProbePiece::Place(name) => write!(f, "{{{name}}}"),
         })
     }
 }
 
-fn pieces(target: &str) -> Option<Vec<Piece>> {
+fn pieces(target: &str) -> Option<Vec<ProbePiece>> {
     let mut pieces = Vec::new();
     let mut parts = target.split('{');
-    pieces.push(Piece::Text(parts.next()?.into()));
+    pieces.push(ProbePiece::Text(parts.next()?.into()));
     for part in parts {
         let (name, text) = part.split_once('}')?;
-        pieces.push(Piece::Place(name.into()));
-        pieces.push(Piece::Text(text.into()));
+        pieces.push(ProbePiece::Place(name.into()));
+        pieces.push(ProbePiece::Text(text.into()));
     }
-    let is_whole = |piece: &Piece| match piece {
-        Piece::Text(text) => !text.contains('}'),
-        Piece::Place(name) => !name.is_empty(),
+    let is_whole = |piece: &ProbePiece| match piece {
+        ProbePiece::Text(text) => !text.contains('}'),
+        ProbePiece::Place(name) => !name.is_empty(),
     };
     pieces.iter().all(is_whole).then_some(pieces)
 }

@@ -15,7 +15,7 @@ use crate::{
 
 /// A violated rule.
 #[derive(Debug)]
-pub(super) struct Fault {
+pub(super) struct RuleFault {
     /// The settings involved, the most likely cause first.
     pub(super) settings: &'static [&'static str],
     /// Error message.
@@ -64,7 +64,7 @@ const NEVER_REPLAYED_FAMILIES: [&str; 5] = [
 ];
 
 /// Returns all violated rules.
-pub(super) fn faults(operation: &Operation) -> Vec<Fault> {
+pub(super) fn faults(operation: &Operation) -> Vec<RuleFault> {
     let mut faults = Vec::new();
     faults.extend(terms(&operation.terms));
     sizes(operation, &mut faults);
@@ -83,9 +83,9 @@ pub(super) fn fault(
     settings: &'static [&'static str],
     message: impl Into<String>,
     help: impl Into<String>,
-) -> Fault {
+) -> RuleFault {
     let (message, help) = (message.into(), help.into());
-    Fault {
+    RuleFault {
         settings,
         message,
         help,
@@ -93,7 +93,7 @@ pub(super) fn fault(
 }
 
 /// Returns the violated rules of these terms.
-pub(super) fn terms(terms: &Terms) -> Vec<Fault> {
+pub(super) fn terms(terms: &Terms) -> Vec<RuleFault> {
     let mut faults = Vec::new();
     let second = Duration::from_secs(1);
     let spans: [(&'static [&'static str], Duration, RangeInclusive<Duration>); 6] = [
@@ -126,7 +126,7 @@ pub(super) fn terms(terms: &Terms) -> Vec<Fault> {
     if terms.settle_after < terms.timeout {
         let (settle, timeout) = (Span(terms.settle_after), Span(terms.timeout));
         let message = format!(
-            "`settle_after` ({settle}) is shorter than `timeout` ({timeout}): an attempt could still act after it was held never to have happened"
+            "`settle_after` ({settle}) is shorter than `timeout` ({timeout}): an attempt could still take effect after it was resolved as never happened"
         );
         let help = format!("write at least {timeout}, or leave `settle_after` out");
         faults.push(fault(&["settle_after", "timeout"], message, help));
@@ -147,7 +147,7 @@ pub(super) fn terms(terms: &Terms) -> Vec<Fault> {
     faults
 }
 
-fn sizes(operation: &Operation, faults: &mut Vec<Fault>) {
+fn sizes(operation: &Operation, faults: &mut Vec<RuleFault>) {
     let sizes: [(&'static [&'static str], usize); 2] = [
         (&["request_bytes_max"], operation.request_bytes_max),
         (&["outcome_bytes_max"], operation.outcome_bytes_max),
@@ -168,7 +168,7 @@ fn sizes(operation: &Operation, faults: &mut Vec<Fault>) {
     }
 }
 
-fn lists(operation: &Operation, faults: &mut Vec<Fault>) {
+fn lists(operation: &Operation, faults: &mut Vec<RuleFault>) {
     let lists: [(&'static [&'static str], usize, &str); 7] = [
         (
             &["key"],
@@ -178,12 +178,12 @@ fn lists(operation: &Operation, faults: &mut Vec<Fault>) {
         (
             &["scope"],
             operation.scope.len(),
-            "write \"none\" where everybody shares one namespace",
+            "write \"none\" if all callers share one namespace",
         ),
         (
             &["credential"],
             operation.credential.len(),
-            "write replay_to = \"same-scope\" where the scope alone decides",
+            "write replay_to = \"same-scope\" if the scope alone decides",
         ),
         (
             &["fingerprint"],
@@ -193,7 +193,7 @@ fn lists(operation: &Operation, faults: &mut Vec<Fault>) {
                 .iter()
                 .filter(|it| **it != Part::Host)
                 .count(),
-            "name what makes a request this request, such as \"body\"",
+            "name the parts that a retry must repeat, such as \"body\"",
         ),
         (&["keep"], operation.keep.len(), ""),
         (&["release"], operation.release.len(), ""),
@@ -210,29 +210,29 @@ fn lists(operation: &Operation, faults: &mut Vec<Fault>) {
     }
 }
 
-fn key_and_scope(operation: &Operation, faults: &mut Vec<Fault>) {
+fn key_and_scope(operation: &Operation, faults: &mut Vec<RuleFault>) {
     let derive_at = operation
         .key
         .iter()
         .position(|source| *source == Source::Derive);
     if derive_at.is_some_and(|at| at + 1 < operation.key.len()) {
-        let message = "`derive` always finds a key: what is written behind it is never looked at";
+        let message = "`derive` always finds a key: sources after it are never used";
         faults.push(fault(&["key"], message, "move \"derive\" to the end"));
     }
     if operation.scope.len() > 1 && operation.scope.contains(&ScopePart::None) {
-        let message = "`none` stands beside other parts of the scope";
+        let message = "`none` cannot be combined with other parts of the scope";
         faults.push(fault(
             &["scope"],
             message,
-            "remove \"none\", or everything else",
+            "remove \"none\", or all other parts",
         ));
     }
     for part in &operation.scope {
         match part {
             ScopePart::Jwt(_) => faults.push(fault(
                 &["scope"],
-                format!("`{part}` needs verified claims, which this version does not have"),
-                "write \"credential\", which takes issuer and subject of a bearer token as the namespace",
+                format!("`{part}` needs verified claims, which this version does not support"),
+                "write \"credential\", which uses issuer and subject of a bearer token as the namespace",
             )),
             ScopePart::Path(name) if !operation.pattern.names().any(|other| other == name) => {
                 let pattern = &operation.pattern;
@@ -247,19 +247,19 @@ fn key_and_scope(operation: &Operation, faults: &mut Vec<Fault>) {
     }
 }
 
-fn statuses(operation: &Operation, faults: &mut Vec<Fault>) {
+fn statuses(operation: &Operation, faults: &mut Vec<RuleFault>) {
     let clash = operation.keep.iter().find_map(|kept| {
         let common = |released: &Statuses| kept.common(*released);
         operation.release.iter().find_map(common)
     });
     if let Some(status) = clash {
         let message = format!("status {status} is in `keep` and in `release`");
-        let help = "leave it in one of them; a run of statuses is written like \"500-502\"";
+        let help = "keep it in one of them; write a range of statuses like \"500-502\"";
         faults.push(fault(&["release", "keep"], message, help));
     }
 }
 
-fn headers(operation: &Operation, faults: &mut Vec<Fault>) {
+fn headers(operation: &Operation, faults: &mut Vec<RuleFault>) {
     for written in &operation.replay_headers {
         let name = written.to_ascii_lowercase();
         if name != *written {
@@ -282,7 +282,7 @@ fn headers(operation: &Operation, faults: &mut Vec<Fault>) {
     }
 }
 
-fn probe(operation: &Operation, faults: &mut Vec<Fault>) {
+fn probe(operation: &Operation, faults: &mut Vec<RuleFault>) {
     let Some(probe) = &operation.probe else {
         return;
     };
@@ -301,12 +301,12 @@ fn probe(operation: &Operation, faults: &mut Vec<Fault>) {
 }
 
 /// Each lease renewal of a streamed response extends its deadline by `settle_after`.
-fn streamed(operation: &Operation, faults: &mut Vec<Fault>) {
+fn streamed(operation: &Operation, faults: &mut Vec<RuleFault>) {
     let terms = &operation.terms;
     if operation.reply == Reply::Streamed && terms.settle_after < terms.lease {
         let (settle, lease) = (Span(terms.settle_after), Span(terms.lease));
         let message = format!(
-            "`settle_after` ({settle}) is shorter than `lease` ({lease}): a streamed answer would be cut before its lease is renewed"
+            "`settle_after` ({settle}) is shorter than `lease` ({lease}): a streamed response would be cut off before its lease is renewed"
         );
         let help = format!("write at least {lease}, or leave `settle_after` out");
         faults.push(fault(&["settle_after", "lease"], message, help));
@@ -314,7 +314,7 @@ fn streamed(operation: &Operation, faults: &mut Vec<Fault>) {
 }
 
 /// Exactly-once depends on receipts, so settings that could execute or respond without one are rejected.
-fn receipts(operation: &Operation, faults: &mut Vec<Fault>) {
+fn receipts(operation: &Operation, faults: &mut Vec<RuleFault>) {
     if !operation.is_receipted() {
         return;
     }
@@ -324,12 +324,13 @@ fn receipts(operation: &Operation, faults: &mut Vec<Fault>) {
         faults.push(fault(&["guarantee"], message, help));
     }
     if operation.reply == Reply::Streamed {
-        let message = "a streamed answer leaves before its receipt can be read";
+        let message = "a streamed response is sent before its receipt can be read";
         let help = "write reply = \"stored\", or another guarantee than \"exactly-once\"";
         faults.push(fault(&["reply", "guarantee"], message, help));
     }
     if operation.on_store_failure == OnStoreFailure::Pass {
-        let message = "what passes without the store has no receipt, and is not exactly-once";
+        let message =
+            "a request that runs without the store has no receipt, and is not exactly-once";
         let help = "write on_store_failure = \"refuse\", or another guarantee";
         faults.push(fault(&["on_store_failure", "guarantee"], message, help));
     }

@@ -142,11 +142,11 @@ impl fmt::Display for Unverified {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Missing(header) => write!(f, "the header {header} is missing"),
-            Self::Repeated(header) => write!(f, "the header {header} stands twice"),
+            Self::Repeated(header) => write!(f, "the header {header} is sent twice"),
             Self::Malformed(header) => write!(f, "the header {header} is malformed"),
             Self::NoMatch => f.write_str("no signature matches the body"),
             Self::TooOld => f.write_str("it was signed too long ago"),
-            Self::TooNew => f.write_str("it was signed in the future; compare the clocks"),
+            Self::TooNew => f.write_str("it was signed in the future; synchronize the clocks"),
         }
     }
 }

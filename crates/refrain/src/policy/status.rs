@@ -58,7 +58,7 @@ impl FromStr for Statuses {
     fn from_str(text: &str) -> Result<Self> {
         let bad = || {
             invalid(format!(
-                "`{text}` is no status; write 404, \"5xx\" or \"400-417\""
+                "invalid status `{text}`; write 404, \"5xx\" or \"400-417\""
             ))
         };
         let number = |text: &str| match text.len() {
@@ -76,7 +76,7 @@ impl FromStr for Statuses {
         match (200..=599).contains(&low) && low <= high && high <= 599 {
             true => Ok(Self { low, high }),
             false => Err(invalid(format!(
-                "`{text}` is out of range; an answer ends with a status from 200 to 599"
+                "`{text}` is out of range; write a status from 200 to 599"
             ))),
         }
     }

@@ -36,7 +36,7 @@ const SIZES: [(&str, u64); 5] = [
 pub fn duration(text: &str) -> Result<Duration> {
     let bad = || {
         invalid(format!(
-            "`{text}` is no duration; write it like 500ms, 10s, 1h30m or 7d"
+            "invalid duration `{text}`; write it like 500ms, 10s, 1h30m or 7d"
         ))
     };
     let mut units = TIMES.as_slice();
@@ -62,7 +62,7 @@ pub fn duration(text: &str) -> Result<Duration> {
 /// If the text is not a size.
 pub fn size(text: &str) -> Result<usize> {
     let bad = || {
-        let message = format!("`{text}` is no size; write it like 65536, 64KiB or 8MiB");
+        let message = format!("invalid size `{text}`; write it like 65536, 64KiB or 8MiB");
         invalid(message)
     };
     if let Ok(bytes) = text.parse() {

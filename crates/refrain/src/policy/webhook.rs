@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     Class, Operation, ReplayTo,
-    rules::{Fault, fault},
+    rules::{RuleFault, fault},
     signature::{self, SECRETS_MAX},
     units::{Span, days},
 };
@@ -62,13 +62,13 @@ fn fingerprint(sender: Sender) -> Vec<Part> {
 }
 
 /// Adds the violated rules of an operation's signature.
-pub(super) fn faults(operation: &Operation, faults: &mut Vec<Fault>) {
+pub(super) fn faults(operation: &Operation, faults: &mut Vec<RuleFault>) {
     let Some(signature) = &operation.signature else {
         return;
     };
     if !operation.guarded {
         let message =
-            "`signature` has no meaning where nothing is guarded: it would not be verified";
+            "`signature` has no effect on an unguarded operation: it would not be verified";
         faults.push(fault(&["signature"], message, "choose another class"));
     }
     let secrets = signature.secrets().len();

@@ -158,7 +158,7 @@ impl Witness {
         let found = match timeout(LOOK_MAX, self.receipts.find(record)).await {
             Ok(found) => found?,
             Err(_) => {
-                let message = "the receipts did not answer in time";
+                let message = "the database of the receipts did not respond in time";
                 return Err(Error::new(ErrorKind::Unavailable, message));
             }
         };
@@ -169,7 +169,7 @@ impl Witness {
         if is_other && receipt.age > self.remembered {
             tracing::error!(
                 %record, operation = %self.operation, fence = %receipt.fence,
-                "a receipt from before the key was forgotten stands in the way: delete receipts once retention and remember are over"
+                "a receipt of an earlier use of the key blocks the operation: delete receipts after retention plus remember"
             );
             return Ok(Sighting::Stale);
         }
@@ -191,11 +191,11 @@ impl Witness {
         self.missing.fetch_add(1, Ordering::Relaxed);
         match self.stand(Standing::Missing) == Standing::Missing as u8 {
             true => {
-                tracing::warn!(%record, operation = %self.operation, "another success without its receipt");
+                tracing::warn!(%record, operation = %self.operation, "another success without a receipt");
             }
             false => tracing::error!(
                 %record, operation = %self.operation,
-                "a success without its receipt: at-most-once until one is seen; insert it in the transaction of the effect, and answer once that is committed"
+                "a success without a receipt: at-most-once until a receipt is seen; insert the receipt in the transaction of the effect, and respond after its commit"
             ),
         }
     }
@@ -269,7 +269,12 @@ impl Witness {
         };
         let seen = match timeout(LOOK_MAX, self.receipts.seen(&records)).await {
             Ok(seen) => seen?,
-            Err(_) => return Err(Error::new(ErrorKind::Unavailable, "no answer in time")),
+            Err(_) => {
+                return Err(Error::new(
+                    ErrorKind::Unavailable,
+                    "the database did not respond in time",
+                ));
+            }
         };
         let mut missing = 0;
         for (record, is_seen) in records.iter().zip(seen) {
@@ -289,7 +294,7 @@ impl Witness {
         let mut unchecked = self.unchecked();
         let left_out = std::mem::take(&mut unchecked.left_out);
         if left_out > 0 {
-            tracing::warn!(operation = %self.operation, left_out, "successes whose receipts were not looked for: too many");
+            tracing::warn!(operation = %self.operation, left_out, "too many successes to check: the receipts of some were not looked up");
         }
         if unchecked.records.is_empty() {
             unchecked.is_checking = false;

@@ -12,7 +12,7 @@ use crate::{Error, RecordId};
 #[non_exhaustive]
 pub enum StepError {
     /// The step failed: open the operation again after `retry_after`.
-    #[error("step `{step}` is to be tried again: {reason}")]
+    #[error("step `{step}` failed: {reason}; open the operation again to retry")]
     Failed {
         /// The step.
         step: String,
@@ -33,7 +33,7 @@ pub enum StepError {
     /// [Resolve](crate::Engine::resolve) its record with the step's result as JSON, or as never happened; then open the
     /// operation again.
     #[error(
-        "step `{step}` may or may not have taken effect: find out, and resolve the record {record}"
+        "step `{step}` has an unknown outcome: find out whether it took effect, and resolve the record {record}"
     )]
     Indeterminate {
         /// The step.
@@ -51,7 +51,7 @@ pub enum StepError {
     /// Do it by hand and [resolve](crate::Engine::resolve) its record as completed, or resolve it as never happened to
     /// retry it; then open the operation again.
     #[error(
-        "{what} was refused for good ({reason}): do it by hand, and resolve the record {record}"
+        "{what} was rejected permanently ({reason}): do it by hand, and resolve the record {record}"
     )]
     Stuck {
         /// The step or its undo.
@@ -62,21 +62,23 @@ pub enum StepError {
         record: RecordId,
     },
     /// The key was used for an operation or a step with another input.
-    #[error("{what} was begun under this key with another input; another effect takes another key")]
+    #[error(
+        "{what} was started under this key with another input; use another key for another effect"
+    )]
     Mismatch {
         /// The operation or step.
         what: String,
     },
     /// The code takes another path than the recorded one.
     #[error(
-        "{0}; finish what was begun with the code that began it, and give changed code another name"
+        "{0}; finish started operations with the code that started them, and rename the operation in changed code"
     )]
     Changed(String),
     /// The records of its steps are past retention. Nothing is run.
     #[error("the steps of this operation are past their retention")]
     Expired,
     /// The result cannot be stored, so the step does not count as finished.
-    #[error("the result of `{step}` cannot be kept: {reason}")]
+    #[error("cannot store the result of `{step}`: {reason}")]
     Unkept {
         /// The step.
         step: String,
@@ -135,7 +137,7 @@ pub struct Cause {
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.step {
-            Some(step) => write!(f, "step `{step}` was refused: {}", self.reason),
+            Some(step) => write!(f, "step `{step}` was rejected: {}", self.reason),
             None => f.write_str(&self.reason),
         }
     }

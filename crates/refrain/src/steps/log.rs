@@ -22,7 +22,7 @@ const END_DONE: &[u8] = b"done";
 
 /// Content of a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum EntryKind {
     Step,
     /// Undo of a step.
     Undo,
@@ -34,14 +34,14 @@ pub(super) enum Kind {
 
 /// Result of a place.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Ending<'a> {
+pub(super) enum EntryEnding<'a> {
     Done(&'a [u8]),
     Undo(&'a Cause),
 }
 
 /// A place with a known result.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct RecordedEntry {
     pub(super) fingerprint: Fingerprint,
     pub(super) outcome: Outcome,
 }
@@ -59,7 +59,7 @@ pub(super) struct Log {
     generation: Option<Bytes>,
 }
 
-impl Kind {
+impl EntryKind {
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::Step => "step",
@@ -108,7 +108,12 @@ impl Log {
     }
 
     /// Fingerprint of the content of a place and its input.
-    pub(super) fn fingerprint(&self, kind: Kind, name: &str, input: Option<&str>) -> Fingerprint {
+    pub(super) fn fingerprint(
+        &self,
+        kind: EntryKind,
+        name: &str,
+        input: Option<&str>,
+    ) -> Fingerprint {
         let mut digest = self.secret.start_digest("step");
         digest.part(VERSION);
         digest.part(&self.operation.0);
@@ -121,18 +126,24 @@ impl Log {
     }
 
     /// Returns the key for the downstream system, the same at every attempt and on every node that shares the store.
-    pub(super) fn key(&self, kind: Kind, name: &str) -> Key {
+    pub(super) fn key(&self, kind: EntryKind, name: &str) -> Key {
         let (scope, key) = (self.scope.as_bytes(), self.key.as_str().as_bytes());
         let parts = [VERSION, scope, key, kind.word().as_bytes(), name.as_bytes()];
         RecordId(self.secret.digest("step-key", &parts)).into()
     }
 
     /// Packs the outcome of a place.
-    pub(super) fn pack(&self, at: usize, kind: Kind, name: &str, ending: Ending<'_>) -> Outcome {
+    pub(super) fn pack(
+        &self,
+        at: usize,
+        kind: EntryKind,
+        name: &str,
+        ending: EntryEnding<'_>,
+    ) -> Outcome {
         let cause;
         let (end, body) = match ending {
-            Ending::Done(body) => (END_DONE, body),
-            Ending::Undo(why) => {
+            EntryEnding::Done(body) => (END_DONE, body),
+            EntryEnding::Undo(why) => {
                 cause = serde_json::to_vec(why).unwrap_or_default();
                 (END_UNDO, &cause[..])
             }
@@ -174,7 +185,7 @@ pub(super) fn cause(outcome: &Outcome) -> Option<Cause> {
     }
     let unreadable = |error: serde_json::Error| Cause {
         step: None,
-        reason: format!("what was recorded cannot be read: {error}"),
+        reason: format!("the recorded cause cannot be read: {error}"),
     };
     Some(serde_json::from_slice(&outcome.body()).unwrap_or_else(unreadable))
 }
@@ -193,7 +204,7 @@ pub(super) fn words(kind: &str, name: &str) -> String {
     match kind {
         "step" => format!("step `{name}`"),
         "undo" => format!("the undo of step `{name}`"),
-        "abandon" => "the decision to give up".into(),
+        "abandon" => "the decision to abandon the operation".into(),
         "end" => "the end".into(),
         _ => "something else".into(),
     }

@@ -6,8 +6,8 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
     StepError, Steps,
-    log::{self, Entry, Kind, Log},
-    step::{Input, canonical_input, check_input, check_name},
+    log::{self, EntryKind, Log, RecordedEntry},
+    step::{StepInput, canonical_input, check_input, check_name},
 };
 use crate::{
     Engine, Guarantee, Key, Scope, Terms,
@@ -34,13 +34,13 @@ pub struct Opening {
     name: String,
     key: Key,
     scope: Scope,
-    input: Input,
-    settings: Settings,
+    input: StepInput,
+    settings: OperationSettings,
 }
 
 /// Settings shared by all steps of an operation.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Settings {
+pub(super) struct OperationSettings {
     pub(super) terms: Terms,
     pub(super) tries_max: u32,
     pub(super) backoff: Backoff,
@@ -69,7 +69,7 @@ impl Opening {
             key: key.into(),
             scope: Scope::none(),
             input: None,
-            settings: Settings::default(),
+            settings: OperationSettings::default(),
         }
     }
 
@@ -149,7 +149,7 @@ impl Opening {
             let what = "the operation".into();
             return Err(StepError::Mismatch { what });
         }
-        let end = log.fingerprint(Kind::End, "", None);
+        let end = log.fingerprint(EntryKind::End, "", None);
         match known.iter().find(|entry| entry.fingerprint == end) {
             Some(entry) => finished(entry).map(Opened::Finished),
             None => Ok(Opened::Open(Box::new(Steps::new(
@@ -164,7 +164,7 @@ impl Opening {
 }
 
 /// Returns the result in the last entry.
-fn finished<R: DeserializeOwned>(end: &Entry) -> Result<R, StepError> {
+fn finished<R: DeserializeOwned>(end: &RecordedEntry) -> Result<R, StepError> {
     if let Some(cause) = log::cause(&end.outcome) {
         return Err(StepError::Undone { cause });
     }
@@ -176,7 +176,7 @@ async fn read(
     log: &mut Log,
     engine: &Engine,
     places_max: usize,
-) -> Result<VecDeque<Entry>, StepError> {
+) -> Result<VecDeque<RecordedEntry>, StepError> {
     let mut known = VecDeque::new();
     while known.len() < places_max {
         let at = known.len();
@@ -189,7 +189,7 @@ async fn read(
         match state {
             State::Completed { outcome, .. } => {
                 log.follow(at, &outcome);
-                known.push_back(Entry {
+                known.push_back(RecordedEntry {
                     fingerprint,
                     outcome,
                 });
@@ -201,7 +201,7 @@ async fn read(
     Ok(known)
 }
 
-impl Default for Settings {
+impl Default for OperationSettings {
     fn default() -> Self {
         Self {
             terms: Terms {
@@ -217,7 +217,7 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
+impl OperationSettings {
     /// Each step and its undo, the decision to abandon, and the end.
     fn places_max(&self) -> usize {
         self.steps_max.saturating_mul(2).saturating_add(2)

@@ -6,9 +6,9 @@ use bytes::Bytes;
 
 use super::{
     Cause, Failure, StepError, Steps,
-    log::{self, Ending, Kind},
+    log::{self, EntryEnding, EntryKind},
     step::{Step, check_input},
-    tries::{Fault, Tried},
+    tries::{StepFault, Tried},
 };
 use crate::{
     Fingerprint, Guarantee, Intent, Key, Outcome, RecordId, Settled, Verdict,
@@ -19,7 +19,7 @@ use crate::{
 
 /// Entry to record in the next place.
 pub(super) struct PlannedEntry<'s> {
-    pub(super) kind: Kind,
+    pub(super) kind: EntryKind,
     pub(super) name: &'s str,
     pub(super) intent: Intent,
     /// Key for the downstream system.
@@ -28,7 +28,7 @@ pub(super) struct PlannedEntry<'s> {
 }
 
 /// Result of a place.
-pub(super) enum Passed {
+pub(super) enum PassedEntry {
     /// The result of the step.
     Done(Bytes),
     /// The operation is undone from here on.
@@ -36,7 +36,7 @@ pub(super) enum Passed {
 }
 
 /// State of a place when it is reached.
-pub(super) enum Met {
+pub(super) enum MetEntry {
     Granted(Guard),
     Recorded(Outcome),
 }
@@ -50,7 +50,7 @@ impl PlannedEntry<'_> {
     /// Name of the step, for errors.
     fn step(&self) -> String {
         match self.kind {
-            Kind::Step => self.name.into(),
+            EntryKind::Step => self.name.into(),
             _ => self.words(),
         }
     }
@@ -59,7 +59,7 @@ impl PlannedEntry<'_> {
 impl Steps<'_> {
     pub(super) fn place<'s>(
         &self,
-        kind: Kind,
+        kind: EntryKind,
         step: &'s Step,
     ) -> Result<PlannedEntry<'s>, StepError> {
         let input = check_input(&log::words(kind.word(), &step.name), &step.input)?;
@@ -83,18 +83,18 @@ impl Steps<'_> {
     /// Replays the next place, or runs `work` for it.
     pub(super) async fn take<F, W>(
         &mut self,
-        kind: Kind,
+        kind: EntryKind,
         step: &Step,
         work: F,
-    ) -> Result<Passed, StepError>
+    ) -> Result<PassedEntry, StepError>
     where
         F: Fn(Key) -> W,
         W: Future<Output = Result<serde_json::Result<Vec<u8>>, Failure>>,
     {
         let place = self.place(kind, step)?;
         let outcome = match self.meet(&place).await? {
-            Met::Recorded(outcome) => outcome,
-            Met::Granted(guard) => self.run(&place, guard, work).await?,
+            MetEntry::Recorded(outcome) => outcome,
+            MetEntry::Granted(guard) => self.run(&place, guard, work).await?,
         };
         self.pass(&place, &outcome)
     }
@@ -102,63 +102,67 @@ impl Steps<'_> {
     /// Records the next place without work.
     pub(super) async fn mark(
         &mut self,
-        kind: Kind,
-        ending: Ending<'_>,
-    ) -> Result<Passed, StepError> {
+        kind: EntryKind,
+        ending: EntryEnding<'_>,
+    ) -> Result<PassedEntry, StepError> {
         let step = Step::new("");
         let place = self.place(kind, &step)?;
         let outcome = match self.meet(&place).await? {
-            Met::Recorded(outcome) => outcome,
-            Met::Granted(guard) => self.complete(&place, guard.start(), ending).await?,
+            MetEntry::Recorded(outcome) => outcome,
+            MetEntry::Granted(guard) => self.complete(&place, guard.start(), ending).await?,
         };
         self.pass(&place, &outcome)
     }
 
     /// Advances to the next place.
-    fn pass(&mut self, place: &PlannedEntry<'_>, outcome: &Outcome) -> Result<Passed, StepError> {
+    fn pass(
+        &mut self,
+        place: &PlannedEntry<'_>,
+        outcome: &Outcome,
+    ) -> Result<PassedEntry, StepError> {
         self.log.follow(self.at, outcome);
         self.at += 1;
         match log::cause(outcome) {
-            None => Ok(Passed::Done(outcome.body())),
-            Some(_) if self.is_past_return && place.kind != Kind::End => {
+            None => Ok(PassedEntry::Done(outcome.body())),
+            Some(_) if self.is_past_return && place.kind != EntryKind::End => {
                 Err(StepError::Changed(format!(
-                    "{} was refused for good before the point of no return was moved in front of it",
+                    "{} was rejected permanently before the point of no return was moved before it",
                     place.words()
                 )))
             }
-            Some(cause) => Ok(Passed::Undo(cause)),
+            Some(cause) => Ok(PassedEntry::Undo(cause)),
         }
     }
 
-    async fn meet(&mut self, place: &PlannedEntry<'_>) -> Result<Met, StepError> {
+    async fn meet(&mut self, place: &PlannedEntry<'_>) -> Result<MetEntry, StepError> {
         if let Some(entry) = self.known.pop_front() {
             return match entry.fingerprint == place.intent.fingerprint {
-                true => Ok(Met::Recorded(entry.outcome)),
+                true => Ok(MetEntry::Recorded(entry.outcome)),
                 false => self.met_other(place, entry.fingerprint, Some(entry.outcome)),
             };
         }
         self.claim(place).await
     }
 
-    async fn claim(&self, place: &PlannedEntry<'_>) -> Result<Met, StepError> {
+    async fn claim(&self, place: &PlannedEntry<'_>) -> Result<MetEntry, StepError> {
         let step = || place.step();
         match self.engine.claim(&place.intent).await? {
-            Verdict::Granted(guard) => Ok(Met::Granted(guard)),
-            Verdict::Replay(outcome) => Ok(Met::Recorded(outcome)),
+            Verdict::Granted(guard) => Ok(MetEntry::Granted(guard)),
+            Verdict::Replay(outcome) => Ok(MetEntry::Recorded(outcome)),
             Verdict::InFlight { lease_left } => Err(StepError::InFlight {
                 step: step(),
                 lease_left,
             }),
             Verdict::Mismatch | Verdict::OtherCredential => self.look(place).await,
             Verdict::Indeterminate(_) => {
-                Err(self.in_doubt(place, "an earlier run could not do it"))
+                Err(self.in_doubt(place, "an earlier run did not finish it"))
             }
             Verdict::Expired => Err(StepError::Expired),
         }
     }
 
     /// Reads what another run recorded in this place.
-    async fn look(&self, place: &PlannedEntry<'_>) -> Result<Met, StepError> {
+    async fn look(&self, place: &PlannedEntry<'_>) -> Result<MetEntry, StepError> {
         let Some(reading) = self.engine.store().read(place.record).await? else {
             // Released meanwhile.
             return Err(self.busy(place));
@@ -176,39 +180,39 @@ impl Steps<'_> {
         place: &PlannedEntry<'_>,
         fingerprint: Fingerprint,
         outcome: Option<Outcome>,
-    ) -> Result<Met, StepError> {
+    ) -> Result<MetEntry, StepError> {
         let is = |kind| self.log.fingerprint(kind, "", None) == fingerprint;
         let Some(outcome) = outcome else {
             return Err(match place.kind {
-                _ if is(Kind::Abandon) || is(Kind::End) => self.busy(place),
-                Kind::Abandon => StepError::Invalid(
-                    "the operation cannot be given up while a step may have taken effect: run that to its end".into(),
+                _ if is(EntryKind::Abandon) || is(EntryKind::End) => self.busy(place),
+                EntryKind::Abandon => StepError::Invalid(
+                    "the operation cannot be abandoned while a step may have taken effect: run that step to its end".into(),
                 ),
                 _ => StepError::Changed(format!(
-                    "where the code wants {}, another step was begun and has not ended, or the same one with another input",
+                    "the code expects {}, but another step, or the same step with another input, was started and has not ended",
                     place.words()
                 )),
             });
         };
         let is_undone = log::cause(&outcome).is_some();
-        if is(Kind::End) {
+        if is(EntryKind::End) {
             return Err(match log::cause(&outcome) {
                 Some(cause) => StepError::Undone { cause },
                 None => StepError::Changed(format!(
-                    "where the code wants {}, the operation has ended",
+                    "the code expects {}, but the operation has ended",
                     place.words()
                 )),
             });
         }
         // Another run abandoned the operation or was rejected, where this run would continue or abandon it.
-        if is_undone && (is(Kind::Abandon) || place.kind == Kind::Abandon) {
-            return Ok(Met::Recorded(outcome));
+        if is_undone && (is(EntryKind::Abandon) || place.kind == EntryKind::Abandon) {
+            return Ok(MetEntry::Recorded(outcome));
         }
         let (wanted, found) = (place.words(), log::describe(&outcome));
         Err(match wanted == found {
             true => StepError::Mismatch { what: wanted },
             false => StepError::Changed(format!(
-                "where the code wants {wanted}, {found} was recorded"
+                "the code expects {wanted}, but {found} was recorded"
             )),
         })
     }
@@ -223,8 +227,8 @@ impl Steps<'_> {
     /// Returns the error for a step that an operator must resolve.
     fn in_doubt(&self, place: &PlannedEntry<'_>, reason: &str) -> StepError {
         let (record, step) = (place.record, place.step());
-        tracing::error!(operation = self.name, step, %record, reason, "a step waits for somebody to resolve its record");
-        match place.kind == Kind::Undo || self.is_past_return {
+        tracing::error!(operation = self.name, step, %record, reason, "a step waits for an operator to resolve its record");
+        match place.kind == EntryKind::Undo || self.is_past_return {
             true => StepError::Stuck {
                 what: place.words(),
                 reason: reason.into(),
@@ -246,14 +250,18 @@ impl Steps<'_> {
     {
         let running = guard.start();
         match self.tries(place, &running, work).await {
-            Tried::Done(result) => self.complete(place, running, Ending::Done(&result)).await,
-            Tried::Rejected(reason) if place.kind == Kind::Undo || self.is_past_return => {
+            Tried::Done(result) => {
+                self.complete(place, running, EntryEnding::Done(&result))
+                    .await
+            }
+            Tried::Rejected(reason) if place.kind == EntryKind::Undo || self.is_past_return => {
                 Err(self.doom(place, running, &reason).await)
             }
             Tried::Rejected(reason) => {
                 let step = Some(place.name.into());
                 let cause = Cause { step, reason };
-                self.complete(place, running, Ending::Undo(&cause)).await
+                self.complete(place, running, EntryEnding::Undo(&cause))
+                    .await
             }
             Tried::Unkept(reason) => {
                 let step = place.step();
@@ -269,14 +277,14 @@ impl Steps<'_> {
         &self,
         place: &PlannedEntry<'_>,
         mut running: Running,
-        ending: Ending<'_>,
+        ending: EntryEnding<'_>,
     ) -> Result<Outcome, StepError> {
         let outcome = self.log.pack(self.at, place.kind, place.name, ending);
         while running.complete(outcome.clone()).await? != Settled::Applied {
             running = match self.claim(place).await? {
                 // The other run stored nothing, so this result is stored after all. The work is not repeated.
-                Met::Granted(guard) => guard.start(),
-                Met::Recorded(outcome) => return Ok(outcome),
+                MetEntry::Granted(guard) => guard.start(),
+                MetEntry::Recorded(outcome) => return Ok(outcome),
             };
         }
         Ok(outcome)
@@ -284,13 +292,18 @@ impl Steps<'_> {
 
     /// Settles a failed step for a retry. Its record is released only if the step certainly had no effect;
     /// otherwise another run could abandon the operation here and leave the effect without an undo.
-    async fn fail(&self, place: &PlannedEntry<'_>, running: Running, fault: Fault) -> StepError {
+    async fn fail(
+        &self,
+        place: &PlannedEntry<'_>,
+        running: Running,
+        fault: StepFault,
+    ) -> StepError {
         let (guarantee, attempt) = (running.guarantee(), running.grant().attempt);
         let pause = fault.delay;
         let pause = pause.unwrap_or_else(|| self.settings.backoff.pause(attempt.into()));
         if attempt == 1 && !fault.may_have_acted {
             if let Err(error) = running.release(None).await {
-                tracing::warn!(record = %place.record, %error, "a step could not be released");
+                tracing::warn!(record = %place.record, %error, "cannot release a step");
             }
         } else {
             self.leave(running, fault.why, pause).await;
@@ -324,7 +337,7 @@ impl Steps<'_> {
     async fn leave(&self, running: Running, why: Reason, pause: Duration) {
         let record = running.id();
         if let Err(error) = running.give_up(why, pause).await {
-            tracing::warn!(%record, %error, "a step could not be given up, and lapses with its lease");
+            tracing::warn!(%record, %error, "cannot give up a step; its lease lapses later");
         }
     }
 }

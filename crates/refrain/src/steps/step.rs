@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{
     Failure, StepError,
-    log::{Ending, Kind, Log},
+    log::{EntryEnding, EntryKind, Log},
 };
 use crate::{
     Guarantee, Intent, Key,
@@ -23,19 +23,19 @@ pub const NAME_BYTES_MAX: usize = 100;
 pub struct Step {
     pub(super) name: String,
     pub(super) guarantee: Guarantee,
-    pub(super) input: Input,
-    ask: Option<Ask>,
+    pub(super) input: StepInput,
+    ask: Option<ProbeCallback>,
 }
 
 /// Input: none, its canonical JSON, or the error of serialising it.
-pub(super) type Input = Option<Result<String, String>>;
+pub(super) type StepInput = Option<Result<String, String>>;
 
 /// Callback that asks the downstream system for the result of the step, or whether there is none.
 #[derive(Clone)]
-struct Ask(Arc<dyn Fn(Key) -> Asking + Send + Sync>);
+struct ProbeCallback(Arc<dyn Fn(Key) -> ProbeFuture + Send + Sync>);
 
-type Found = Result<Option<Vec<u8>>, Failure>;
-type Asking = Pin<Box<dyn Future<Output = Found> + Send>>;
+type ProbedResult = Result<Option<Vec<u8>>, Failure>;
+type ProbeFuture = Pin<Box<dyn Future<Output = ProbedResult> + Send>>;
 
 impl Step {
     /// Creates a step that is retried until it demonstrably succeeds, under the same key each time.
@@ -80,7 +80,7 @@ impl Step {
         F: Fn(Key) -> A + Send + Sync + 'static,
         A: Future<Output = Result<Option<T>, Failure>> + Send + 'static,
     {
-        let ask = move |key: Key| -> Asking {
+        let ask = move |key: Key| -> ProbeFuture {
             let asking = ask(key);
             Box::pin(async move {
                 let found = asking.await?;
@@ -88,7 +88,7 @@ impl Step {
             })
         };
         Self {
-            ask: Some(Ask(Arc::new(ask))),
+            ask: Some(ProbeCallback(Arc::new(ask))),
             ..self
         }
     }
@@ -117,16 +117,16 @@ impl From<String> for Step {
     }
 }
 
-impl fmt::Debug for Ask {
+impl fmt::Debug for ProbeCallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Ask")
+        f.write_str("ProbeCallback")
     }
 }
 
 /// The probe of a step, as the engine expects it.
 #[derive(Debug)]
 struct StepProbe {
-    ask: Ask,
+    ask: ProbeCallback,
     log: Log,
     at: usize,
     name: String,
@@ -139,15 +139,15 @@ impl Probe for StepProbe {
         _doubt: Doubt,
     ) -> Pin<Box<dyn Future<Output = Finding> + Send + 'a>> {
         Box::pin(async move {
-            let key = self.log.key(Kind::Step, &self.name);
+            let key = self.log.key(EntryKind::Step, &self.name);
             match (self.ask.0)(key).await {
                 Ok(Some(body)) => {
-                    let ending = Ending::Done(&body);
-                    Finding::Happened(self.log.pack(self.at, Kind::Step, &self.name, ending))
+                    let ending = EntryEnding::Done(&body);
+                    Finding::Happened(self.log.pack(self.at, EntryKind::Step, &self.name, ending))
                 }
                 Ok(None) => Finding::NeverHappened,
                 Err(failure) => {
-                    tracing::warn!(step = self.name, %failure, "what became of a step could not be learnt");
+                    tracing::warn!(step = self.name, %failure, "the probe of a step failed");
                     Finding::Unknown
                 }
             }
@@ -167,14 +167,17 @@ pub(super) fn check_name(name: &str) -> Result<(), StepError> {
     match (1..=NAME_BYTES_MAX).contains(&name.len()) && name.chars().all(is_plain) {
         true => Ok(()),
         false => Err(StepError::Invalid(format!(
-            "`{}` is no name: take 1 to {NAME_BYTES_MAX} letters, digits and other visible ASCII",
+            "invalid name `{}`: use 1 to {NAME_BYTES_MAX} letters, digits and other visible ASCII",
             name.escape_debug()
         ))),
     }
 }
 
 /// Returns the input, or its error.
-pub(super) fn check_input<'a>(what: &str, input: &'a Input) -> Result<Option<&'a str>, StepError> {
+pub(super) fn check_input<'a>(
+    what: &str,
+    input: &'a StepInput,
+) -> Result<Option<&'a str>, StepError> {
     match input {
         None => Ok(None),
         Some(Ok(input)) => Ok(Some(input)),

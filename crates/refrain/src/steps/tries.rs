@@ -15,11 +15,11 @@ pub(super) enum Tried {
     Done(Vec<u8>),
     Unkept(String),
     Rejected(String),
-    Failed(Fault),
+    Failed(StepFault),
 }
 
 /// The last failure of a run's tries.
-pub(super) struct Fault {
+pub(super) struct StepFault {
     pub(super) reason: String,
     pub(super) delay: Option<Duration>,
     pub(super) why: Reason,
@@ -51,14 +51,14 @@ impl Steps<'_> {
                     return Tried::Rejected(brief(failure.reason()));
                 }
                 Some(Err(failure)) => (failure, Reason::Failed),
-                None => (Failure::retry("it took too long"), Reason::Timeout),
+                None => (Failure::retry("it timed out"), Reason::Timeout),
             };
             may_have_acted |= !failure.has_no_effect();
             let pause = failure.delay();
             let pause = pause.unwrap_or_else(|| settings.backoff.pause(number));
             let is_over = may_have_acted && running.guarantee() != Guarantee::AtLeastOnce;
             if is_over || number >= settings.tries_max || pause > settings.backoff.max {
-                return Tried::Failed(Fault {
+                return Tried::Failed(StepFault {
                     reason: failure.reason().into(),
                     delay: failure.delay(),
                     why,

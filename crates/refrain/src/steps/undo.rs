@@ -7,8 +7,8 @@ use serde::de::DeserializeOwned;
 
 use super::{
     Cause, Failure, StepError, Steps,
-    log::{Ending, Kind},
-    run::Passed,
+    log::{EntryEnding, EntryKind},
+    run::PassedEntry,
     step::Step,
 };
 use crate::Key;
@@ -52,21 +52,23 @@ impl fmt::Debug for Undo<'_> {
 impl Steps<'_> {
     /// Undoes the finished steps, last one first. The decision is already recorded, so no run goes forward again.
     pub(super) async fn walk_back(&mut self, cause: Cause) -> StepError {
-        tracing::warn!(operation = self.name, %cause, "an operation is undone");
+        tracing::warn!(operation = self.name, %cause, "undoing an operation");
         while let Some(Undo { step, result, work }) = self.undos.pop() {
             let undo = |key| {
                 let undoing = work(key, &result);
                 async move { undoing.await.map(|()| Ok(b"null".to_vec())) }
             };
-            match self.take(Kind::Undo, &step, undo).await {
-                Ok(Passed::Done(_)) => {}
-                Ok(Passed::Undo(_)) => return StepError::Changed("an undo was given up".into()),
+            match self.take(EntryKind::Undo, &step, undo).await {
+                Ok(PassedEntry::Done(_)) => {}
+                Ok(PassedEntry::Undo(_)) => {
+                    return StepError::Changed("an undo was abandoned".into());
+                }
                 Err(error) => return error,
             }
         }
-        match self.mark(Kind::End, Ending::Undo(&cause)).await {
-            Ok(Passed::Undo(cause)) => StepError::Undone { cause },
-            Ok(Passed::Done(_)) => StepError::Changed("the operation has ended".into()),
+        match self.mark(EntryKind::End, EntryEnding::Undo(&cause)).await {
+            Ok(PassedEntry::Undo(cause)) => StepError::Undone { cause },
+            Ok(PassedEntry::Done(_)) => StepError::Changed("the operation has ended".into()),
             Err(error) => error,
         }
     }

@@ -17,7 +17,7 @@ use crate::{
 /// Any store. Clones share the same store.
 #[derive(Clone)]
 pub struct AnyStore {
-    store: Arc<dyn Object>,
+    store: Arc<dyn StoreObject>,
     /// Observer of the store's latency.
     meter: Option<Arc<dyn Meter>>,
     /// Why the store may lose acknowledged writes.
@@ -59,7 +59,11 @@ impl AnyStore {
     }
 
     /// Reports the latency of a call to the meter, if there is one.
-    fn metered<'a, T: Send + 'a>(&'a self, op: Op, answer: Boxed<'a, T>) -> Boxed<'a, T> {
+    fn metered<'a, T: Send + 'a>(
+        &'a self,
+        op: Op,
+        answer: BoxedStoreFuture<'a, T>,
+    ) -> BoxedStoreFuture<'a, T> {
         self.metered_if(op, answer, |_| true)
     }
 
@@ -67,9 +71,9 @@ impl AnyStore {
     fn metered_if<'a, T: Send + 'a>(
         &'a self,
         op: Op,
-        answer: Boxed<'a, T>,
+        answer: BoxedStoreFuture<'a, T>,
         is_ok: fn(&T) -> bool,
-    ) -> Boxed<'a, T> {
+    ) -> BoxedStoreFuture<'a, T> {
         let Some(meter) = &self.meter else {
             return answer;
         };
@@ -117,7 +121,7 @@ impl AnyStore {
             _ => Err(Error::new(
                 ErrorKind::Unsupported,
                 format!(
-                    "`{}` is no store that this build knows; write memory: or file:DIR",
+                    "unsupported store `{}`; write memory: or file:DIR",
                     redacted(address)
                 ),
             )),
@@ -131,36 +135,36 @@ impl fmt::Debug for AnyStore {
     }
 }
 
-type Boxed<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
+type BoxedStoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
-async fn claim_alone(store: Arc<dyn Object>, claim: Claim) -> Result<Verdict> {
+async fn claim_alone(store: Arc<dyn StoreObject>, claim: Claim) -> Result<Verdict> {
     let mut verdicts = store.claim(std::slice::from_ref(&claim)).await?;
     verdicts.pop().unwrap_or_else(|| {
         Err(Error::new(
             ErrorKind::Unavailable,
-            "the store gave no answer to a claim",
+            "the store returned no reply to a claim",
         ))
     })
 }
 
 /// Object-safe form of [`Store`].
-trait Object: fmt::Debug + Send + Sync {
-    fn claim<'a>(&'a self, claims: &'a [Claim]) -> Boxed<'a, Vec<Result<Verdict>>>;
+trait StoreObject: fmt::Debug + Send + Sync {
+    fn claim<'a>(&'a self, claims: &'a [Claim]) -> BoxedStoreFuture<'a, Vec<Result<Verdict>>>;
     fn settle(&self, id: RecordId, fence: Fence, end: Settlement) -> StoreFuture<'_, Settled>;
     fn start_claim(&self, claim: &Claim) -> Option<StoreFuture<'static, Verdict>>;
-    fn renew(&self, id: RecordId, fence: Fence, lease: Duration) -> Boxed<'_, Settled>;
-    fn read(&self, id: RecordId) -> Boxed<'_, Option<Reading>>;
-    fn list<'a>(&'a self, query: &'a Query) -> Boxed<'a, Page>;
-    fn erase(&self, id: RecordId) -> Boxed<'_, Erased>;
-    fn census(&self) -> Boxed<'_, Census>;
-    fn sweep(&self, at_most: u32) -> Boxed<'_, u32>;
+    fn renew(&self, id: RecordId, fence: Fence, lease: Duration) -> BoxedStoreFuture<'_, Settled>;
+    fn read(&self, id: RecordId) -> BoxedStoreFuture<'_, Option<Reading>>;
+    fn list<'a>(&'a self, query: &'a Query) -> BoxedStoreFuture<'a, Page>;
+    fn erase(&self, id: RecordId) -> BoxedStoreFuture<'_, Erased>;
+    fn census(&self) -> BoxedStoreFuture<'_, Census>;
+    fn sweep(&self, at_most: u32) -> BoxedStoreFuture<'_, u32>;
     fn guarantees(&self) -> Guarantees;
     fn watch(&self, id: RecordId) -> Option<Watch>;
     fn secret(&self) -> &Secret;
 }
 
-impl<S: Store> Object for S {
-    fn claim<'a>(&'a self, claims: &'a [Claim]) -> Boxed<'a, Vec<Result<Verdict>>> {
+impl<S: Store> StoreObject for S {
+    fn claim<'a>(&'a self, claims: &'a [Claim]) -> BoxedStoreFuture<'a, Vec<Result<Verdict>>> {
         Box::pin(Store::claim(self, claims))
     }
 
@@ -172,27 +176,27 @@ impl<S: Store> Object for S {
         Store::start_claim(self, claim)
     }
 
-    fn renew(&self, id: RecordId, fence: Fence, lease: Duration) -> Boxed<'_, Settled> {
+    fn renew(&self, id: RecordId, fence: Fence, lease: Duration) -> BoxedStoreFuture<'_, Settled> {
         Box::pin(Store::renew(self, id, fence, lease))
     }
 
-    fn read(&self, id: RecordId) -> Boxed<'_, Option<Reading>> {
+    fn read(&self, id: RecordId) -> BoxedStoreFuture<'_, Option<Reading>> {
         Box::pin(Store::read(self, id))
     }
 
-    fn list<'a>(&'a self, query: &'a Query) -> Boxed<'a, Page> {
+    fn list<'a>(&'a self, query: &'a Query) -> BoxedStoreFuture<'a, Page> {
         Box::pin(Store::list(self, query))
     }
 
-    fn erase(&self, id: RecordId) -> Boxed<'_, Erased> {
+    fn erase(&self, id: RecordId) -> BoxedStoreFuture<'_, Erased> {
         Box::pin(Store::erase(self, id))
     }
 
-    fn census(&self) -> Boxed<'_, Census> {
+    fn census(&self) -> BoxedStoreFuture<'_, Census> {
         Box::pin(Store::census(self))
     }
 
-    fn sweep(&self, at_most: u32) -> Boxed<'_, u32> {
+    fn sweep(&self, at_most: u32) -> BoxedStoreFuture<'_, u32> {
         Box::pin(Store::sweep(self, at_most))
     }
 

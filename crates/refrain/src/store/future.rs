@@ -19,12 +19,12 @@ type Boxed<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 /// # Cancellation
 /// Dropped, the claim or settlement may still happen, as if its reply were lost.
 pub struct StoreFuture<'a, T> {
-    reply: Reply<'a, T>,
+    reply: ReplySource<'a, T>,
     /// Reports how long the reply took, and which operation it was.
     meter: Option<(Arc<dyn Meter>, Op, Instant)>,
 }
 
-enum Reply<'a, T> {
+enum ReplySource<'a, T> {
     /// Known at once; `None` once returned.
     Ready(Option<Result<T>>),
     /// From the writer of the embedded store.
@@ -36,20 +36,20 @@ enum Reply<'a, T> {
 impl<'a, T> StoreFuture<'a, T> {
     /// A reply that is known.
     pub fn ready(reply: Result<T>) -> Self {
-        Self::of(Reply::Ready(Some(reply)))
+        Self::of(ReplySource::Ready(Some(reply)))
     }
 
     /// A reply that comes later.
     pub fn boxed(future: impl Future<Output = Result<T>> + Send + 'a) -> Self {
-        Self::of(Reply::Boxed(Box::pin(future)))
+        Self::of(ReplySource::Boxed(Box::pin(future)))
     }
 
     /// A reply of the embedded store's writer.
     pub(super) fn queued(reply: QueuedReply<T>) -> Self {
-        Self::of(Reply::Queued(reply))
+        Self::of(ReplySource::Queued(reply))
     }
 
-    fn of(reply: Reply<'a, T>) -> Self {
+    fn of(reply: ReplySource<'a, T>) -> Self {
         Self { reply, meter: None }
     }
 
@@ -65,9 +65,9 @@ impl<T: Unpin> Future for StoreFuture<'_, T> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
         let reply = ready!(match &mut self.reply {
-            Reply::Ready(reply) => reply.take().map_or(Poll::Pending, Poll::Ready),
-            Reply::Queued(reply) => Pin::new(reply).poll(context),
-            Reply::Boxed(reply) => reply.as_mut().poll(context),
+            ReplySource::Ready(reply) => reply.take().map_or(Poll::Pending, Poll::Ready),
+            ReplySource::Queued(reply) => Pin::new(reply).poll(context),
+            ReplySource::Boxed(reply) => reply.as_mut().poll(context),
         });
         if let Some((meter, op, asked)) = &self.meter {
             meter.answered(*op, reply.is_ok(), asked.elapsed());

@@ -13,7 +13,7 @@ use std::{
 
 use super::{
     Census, Guarantees, Page, Query, Reading, Store, StoreFuture, Watch,
-    table::{Entry, Table},
+    table::{Table, TableEntry},
 };
 use crate::{
     Error, ErrorKind, Outcome, Result,
@@ -145,7 +145,7 @@ impl Memory {
 
 impl MemoryState {
     /// Replaces the record, and updates the size of the store.
-    fn put(&self, entry: &mut Entry<'_, Box<Record>>, after: Option<Record>) {
+    fn put(&self, entry: &mut TableEntry<'_, Box<Record>>, after: Option<Record>) {
         let bytes_after = after.as_ref().map_or(0, size);
         let before = match (after, entry.get_mut()) {
             (Some(record), Some(place)) => Some(std::mem::replace(&mut **place, record)),
@@ -185,7 +185,7 @@ fn size(record: &Record) -> usize {
 fn mixed_up() -> Error {
     Error::new(
         ErrorKind::Corrupt,
-        "a command got the answer to another one",
+        "internal error: a command received the reply of another command",
     )
 }
 

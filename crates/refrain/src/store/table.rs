@@ -36,9 +36,13 @@ impl<V> Table<V> {
     }
 
     /// Calls `work` with the entry of `id`, while its shard is locked.
-    pub(crate) fn with<R>(&self, id: RecordId, work: impl FnOnce(&mut Entry<'_, V>) -> R) -> R {
+    pub(crate) fn with<R>(
+        &self,
+        id: RecordId,
+        work: impl FnOnce(&mut TableEntry<'_, V>) -> R,
+    ) -> R {
         let mut shard = self.shard(self.place(id));
-        work(&mut Entry {
+        work(&mut TableEntry {
             shard: &mut shard,
             id,
         })
@@ -104,12 +108,12 @@ impl<V> Table<V> {
 
 /// A locked entry of the table.
 #[derive(Debug)]
-pub(crate) struct Entry<'a, V> {
+pub(crate) struct TableEntry<'a, V> {
     shard: &'a mut Shard<V>,
     id: RecordId,
 }
 
-impl<V> Entry<'_, V> {
+impl<V> TableEntry<'_, V> {
     pub(crate) fn get(&self) -> Option<&V> {
         self.shard.get(&self.id)
     }

@@ -35,7 +35,7 @@ use crate::{
 };
 
 mod entry;
-use entry::Entry;
+use entry::FrontEntry;
 
 /// Timeout of a call to the front; after it, the main store is asked.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -141,7 +141,7 @@ impl<F: Front, S: Store> Tiered<F, S> {
     /// Returns the verdict on a claim, if the front certainly knows it.
     async fn answer(&self, claim: &Claim, now: Timestamp) -> Option<Verdict> {
         let found = self.ask_front(self.front.find(claim.id)).await?;
-        let (entry, read_at) = Entry::open(found?, claim.id, self.store.secret())?;
+        let (entry, read_at) = FrontEntry::open(found?, claim.id, self.store.secret())?;
         // `now` is never earlier than the store's time, so the entry is at most this old.
         // An entry from the future was written before the store's clock was set back.
         let age = now.0.checked_sub(read_at.0).map(Duration::from_millis)?;
@@ -186,7 +186,7 @@ impl<F: Front, S: Store> Tiered<F, S> {
         if span.is_zero() || len > OUTCOME_BYTES_MAX {
             return;
         }
-        let entry = Entry::seal(&reading, self.store.secret());
+        let entry = FrontEntry::seal(&reading, self.store.secret());
         if let Some(entry) = entry {
             self.ask_front(self.front.keep(id, fence, entry, span))
                 .await;
@@ -224,13 +224,15 @@ impl<F: Front, S: Store> Tiered<F, S> {
         let trouble = match timeout(PATIENCE, asked).await {
             Ok(Ok(answer)) => return Some(answer),
             Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("it took longer than {PATIENCE:?}"),
+            Err(_) => format!("it timed out after {PATIENCE:?}"),
         };
         let until = self.clock.steady().millis + SHUT_MILLIS;
         if self.shut_until.swap(until, Ordering::Relaxed) == 0 {
-            tracing::warn!("outcomes are not served from the front of the store: {trouble}");
+            tracing::warn!(
+                "the front cache is unavailable, and outcomes are read from the main store: {trouble}"
+            );
         } else {
-            tracing::debug!("the front of the store failed: {trouble}");
+            tracing::debug!("the front cache failed: {trouble}");
         }
         None
     }
@@ -241,11 +243,11 @@ impl<F: Front, S: Store> Tiered<F, S> {
         let trouble = match erased {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(error)) => error.to_string(),
-            Err(_) => "it did not answer in time".into(),
+            Err(_) => "it timed out".into(),
         };
         let message = format!(
-            "record {id} stays, because the front of the store could not be told and would go on to replay its outcome: \
-             {trouble}; try again when it answers, or start without it"
+            "record {id} is not deleted, because the front cache could not be updated and would still replay its outcome: \
+             {trouble}; retry when the front cache responds, or start without it"
         );
         Err(Error::new(ErrorKind::Unavailable, message))
     }
@@ -334,6 +336,6 @@ impl<F: Front, S: Store> Store for Tiered<F, S> {
 fn unanswered() -> Error {
     Error::new(
         ErrorKind::Unavailable,
-        "the store gave no answer to a claim",
+        "the store returned no reply to a claim",
     )
 }

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn everybody_who_waits_for_it_is_told_once_and_nobody_else() {
+    async fn all_waiters_of_a_record_are_notified_once() {
         let watches = Watches::new();
         let (mut one, mut two) = (watches.watch(ID), watches.watch(ID));
         let mut other = watches.watch(RecordId([2; 16]));
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_gone_is_forgotten() {
+    fn dropped_waiters_are_removed() {
         let watches = Watches::new();
         let (one, two) = (watches.watch(ID), watches.watch(ID));
         drop(one);

@@ -1,4 +1,5 @@
-//! What each answer makes the client do: how often it sends, how it ends, and whether the call stays open.
+//! A client that retries the wrong response charges twice; one that gives up on the wrong response loses the call.
+//! For each response: the number of attempts, the ending, and whether the call stays open.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,7 +11,7 @@ use crate::{
     stage::{Stage, client_on, key, open, post, retry, told},
 };
 
-/// Sends one call against the script; checks the ending, how often it was sent, and what is left open.
+/// Sends one call against the script; checks the ending, the number of attempts and the number of open calls.
 #[track_caller]
 fn check(script: Vec<Step>, ending: &str, sent: usize, left_open: usize) {
     check_with(retry(), script, ending, sent, left_open);
@@ -66,7 +67,7 @@ fn troubles_that_pass_are_tried_again_under_the_same_key() {
 
 #[test]
 fn advice_comes_before_the_status() {
-    // A status that would be final, and one that would be tried again.
+    // One status that would be final, and one that would be retried.
     for status in [400, 503] {
         let told = |advice, headers| problem(status, "some-code", advice, headers);
         check(vec![told("wait", "")], "answered 200", 2, 0);
@@ -74,12 +75,12 @@ fn advice_comes_before_the_status() {
         check(vec![told("new-key", "")], "new key: NewKeyWanted", 1, 0);
         check(vec![told("ask", "")], "unknown: Asked", 1, 1);
     }
-    // What may have run already might run twice under a new key.
+    // A request that may have executed could execute twice under a new key.
     let script = vec![Step::Close, problem(422, "key-reused", "new-key", "")];
     check(script, "unknown: NewKeyWanted", 2, 1);
-    // A word that nobody knows is none.
+    // An unknown advice is ignored.
     check(vec![problem(400, "x", "dance", "")], "answered 400", 1, 0);
-    // Only a problem gives advice.
+    // Only a problem document carries advice.
     let script = vec![answer(
         400,
         "content-type: application/json\r\n",
@@ -158,7 +159,7 @@ fn a_conflict_can_be_the_operations_own() {
         ..retry()
     };
     check_with(own, vec![answer(409, "", "")], "answered 409", 1, 0);
-    // What says what to do is believed all the same.
+    // Explicit advice is followed anyway.
     check_with(
         own,
         vec![problem(409, "in-flight", "wait", "")],
@@ -170,7 +171,7 @@ fn a_conflict_can_be_the_operations_own() {
 
 #[test]
 fn nothing_is_followed_and_nothing_is_sent_by_the_transport_itself() {
-    // A kept connection that the server closes is an attempt that counts, and not one that hyper hides.
+    // If the server closes a kept-alive connection, that counts as an attempt; hyper must not retry it unseen.
     let once = Retry {
         attempts_max: 1,
         ..retry()
@@ -191,13 +192,13 @@ async fn a_server_that_cannot_be_reached_ran_nothing() {
     assert_eq!(told(&ending), "not run: AttemptsUsedUp");
     let text = ending.into_answer().unwrap_err().to_string();
     assert!(
-        text.contains("did not run") && text.contains("nothing was sent"),
+        text.contains("was not executed") && text.contains("nothing was sent"),
         "{text}"
     );
     assert_eq!(open(&client).await, 0);
 }
 
-/// How long it takes until the second attempt, where the first is answered with these headers.
+/// Returns the ending and the time until the second attempt, if the first response has these headers.
 async fn waited(headers: &str, deadline: Duration) -> (String, Duration) {
     let (stage, server) = (
         Stage::new(),
@@ -228,7 +229,7 @@ async fn a_server_that_wants_to_be_left_alone_is() {
         assert_eq!(told, "answered 200", "{headers}");
         assert!(waited >= Duration::from_secs(1), "{headers}: {waited:?}");
     }
-    // A date of a time gone by, without and with the server's own clock: it is not waited for until the deadline.
+    // A date in the past, without and with the server's own clock: the client must not wait until the deadline.
     for headers in [
         "retry-after: Thu, 01 Jan 2015 00:00:00 GMT\r\n",
         "retry-after: soon\r\n",
@@ -239,13 +240,13 @@ async fn a_server_that_wants_to_be_left_alone_is() {
 }
 
 #[tokio::test]
-async fn nobody_waits_longer_than_the_deadline() {
+async fn calls_end_at_the_deadline() {
     let headers = "retry-after: 3600\r\n";
     let (told, waited) = waited(headers, Duration::from_secs(30)).await;
     assert_eq!(told, "unknown: DeadlinePassed");
     assert!(
         waited < Duration::from_secs(20),
-        "it ends at once: {waited:?}"
+        "did not end at once: {waited:?}"
     );
     let date = format!(
         "date: {}\r\nretry-after: {}\r\n",

@@ -1,4 +1,5 @@
-//! One key, one call: asked again it is answered from the journal, joined it is waited for, and another request is refused.
+//! One key is one call: a repeated call is answered from the journal, a concurrent one joins the first, and the same
+//! key with another request is rejected. Otherwise one key could charge twice.
 
 use std::time::Duration;
 
@@ -56,7 +57,7 @@ async fn another_request_under_the_same_key_is_refused_and_not_sent() {
     };
     let first = client.call(key("order-7")).send(json(r#"{"a":1,"b":2}"#));
     assert_eq!(told(&first.await.unwrap()), "answered 200");
-    // White space, order of members and other headers do not make another request of it.
+    // White space, member order and other headers do not make it a different request.
     let mut same = json(r#"{"b": 2, "a": 1}"#);
     same.headers_mut()
         .insert("x-trace", HeaderValue::from_static("2"));
@@ -113,7 +114,11 @@ async fn a_caller_that_goes_away_loses_nothing() {
     server.gate.add_permits(1);
     let ending = client.call(key("order-7")).send(request()).await.unwrap();
     assert_eq!(body(&ending), "one");
-    assert_eq!(server.keys(), ["order-7"], "sent once, whoever waited");
+    assert_eq!(
+        server.keys(),
+        ["order-7"],
+        "sent once for all waiting callers"
+    );
 }
 
 #[tokio::test]
@@ -138,8 +143,8 @@ async fn an_open_call_is_taken_up_again_by_who_sends_it_again() {
 }
 
 #[tokio::test]
-async fn what_is_let_go_of_can_be_sent_anew() {
-    // Wrongly set up at first: the key would be of no use for a day if the journal held on to it.
+async fn key_of_a_released_call_can_be_sent_again() {
+    // Misconfigured at first: if the journal kept the key, it would be unusable for a day.
     let script = [crate::server::problem(400, "key-missing", "new-key", "")];
     let (stage, server) = (Stage::new(), Server::start(script).await);
     let client = stage.client();
@@ -164,7 +169,7 @@ async fn a_key_can_be_made_and_is_in_the_journal_before_it_is_sent() {
     assert_eq!(server.keys(), [made.as_str()]);
     assert_eq!(client.open_calls().await.unwrap()[0].key, made);
     assert_ne!(client.call_new().key(), &made);
-    // As a UUID of version 4 is written.
+    // The format of a UUID version 4.
     let text = made.as_str();
     let dashes: Vec<_> = text.match_indices('-').map(|(at, _)| at).collect();
     assert_eq!(
@@ -203,7 +208,7 @@ async fn the_key_goes_where_the_server_looks_for_it() {
             .as_str(),
         r#"a"b\c"#
     );
-    // A request that brings the same key is fine, one that brings another is not.
+    // A request with the same key in its header is accepted, one with another key is rejected.
     let with_key = |value: &'static str| {
         let mut request = post(server.url("/pay"), "20");
         let value = HeaderValue::from_static(value);
@@ -221,7 +226,7 @@ async fn the_key_goes_where_the_server_looks_for_it() {
 }
 
 #[tokio::test]
-async fn what_is_too_much_is_refused_before_it_is_sent() {
+async fn oversized_calls_are_rejected_before_they_are_sent() {
     let script = vec![Step::Close; 8];
     let (stage, server) = (Stage::new(), Server::start(script).await);
     let options = Options {
@@ -248,16 +253,16 @@ async fn what_is_too_much_is_refused_before_it_is_sent() {
             ErrorKind::Invalid,
             "request_bytes_max",
         ),
-        (post("/pay", "20"), ErrorKind::Invalid, "whole address"),
+        (post("/pay", "20"), ErrorKind::Invalid, "absolute URL"),
         (
             post("ftp://host/pay", "20"),
             ErrorKind::Invalid,
-            "whole address",
+            "absolute URL",
         ),
         (
             post("http://user:word@host/pay", "20"),
             ErrorKind::Invalid,
-            "user in it",
+            "contains a user",
         ),
     ];
     for (request, kind, text) in cases {
@@ -266,7 +271,7 @@ async fn what_is_too_much_is_refused_before_it_is_sent() {
         assert!(error.to_string().contains(text), "{error}");
     }
     assert_eq!(server.seen().len(), sent);
-    // One that is open already is no new one.
+    // A call that is already open does not count as a new one.
     let again = client
         .call(key("two"))
         .send(post(server.url("/pay"), "0123456789"));
@@ -287,7 +292,7 @@ async fn an_answer_too_long_to_keep_leaves_the_call_open() {
         ..Options::default()
     };
     let request = || post(server.url("/pay"), "20");
-    // The journal's limit, and the transport's.
+    // Over the limit of the journal, and over that of the transport.
     let client = stage.client_with(options);
     let ending = client.call(key("order-7")).send(request()).await.unwrap();
     assert_eq!(told(&ending), "unknown: AnswerTooLong");
@@ -304,7 +309,11 @@ async fn an_answer_too_long_to_keep_leaves_the_call_open() {
     let client = stage.client();
     let ending = client.call(key("order-7")).send(request()).await.unwrap();
     assert_eq!(body(&ending), long);
-    assert_eq!(server.seen().len(), 3, "and it is not tried again for that");
+    assert_eq!(
+        server.seen().len(),
+        3,
+        "it must not be retried because of that"
+    );
 }
 
 #[test]
@@ -329,7 +338,7 @@ fn a_runtime_that_ends_leaves_the_call_open() {
     assert_eq!(server.keys(), ["order-7"; 2]);
 }
 
-/// Panics the first time.
+/// Panics on its first call.
 #[derive(Debug, Default)]
 struct Panicking(std::sync::atomic::AtomicBool);
 

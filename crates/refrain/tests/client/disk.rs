@@ -1,5 +1,5 @@
-//! The disk is full, a sync fails, the power goes.
-//! Whatever was sent is in the journal, and whatever a caller was told is in it as it was told.
+//! The disk is full, a sync fails, or the power fails. Every request that was sent must be in the journal, and every
+//! ending that a caller received must be in it unchanged; otherwise a restarted client sends a payment again.
 
 use std::{
     collections::HashMap,
@@ -17,7 +17,7 @@ use refrain_testkit::disk::{End, Fault, FaultDisk, Operation, Rule};
 
 use crate::stage::{key, post, told};
 
-/// Answers by itself, and remembers which keys it was given.
+/// Responds by itself, and records the keys that it received.
 #[derive(Debug, Clone, Default)]
 struct Desk(Arc<Mutex<Vec<String>>>);
 
@@ -35,13 +35,13 @@ impl Desk {
     }
 }
 
-/// Three rounds of three.
+/// Three rounds of three calls.
 const FINISHED_MAX: usize = 9;
 
 fn options(disk: &FaultDisk) -> Options {
     Options {
         disk: Arc::new(disk.clone()),
-        // Small, so that the file is written anew all the time.
+        // Small, so that the file is rewritten often.
         rewrite_bytes_min: 2_000,
         finished_calls_max: FINISHED_MAX,
         ..Options::default()
@@ -64,7 +64,8 @@ async fn a_full_disk_refuses_calls_before_they_are_sent() {
         Journal::open_with(&path, options(&disk)).unwrap(),
     );
     assert_eq!(told(&pay(&client, "one").await.unwrap()), "answered 200");
-    // The intent is written, its answer finds no room: it is not told, and the call stays open.
+    // The intent is written, but there is no room for the response: the caller does not get it, and the call stays
+    // open.
     disk.fail(Rule {
         skip: 1,
         ..Rule::always(Operation::Write, "", Fault::ENOSPC)
@@ -78,7 +79,7 @@ async fn a_full_disk_refuses_calls_before_they_are_sent() {
         ErrorKind::Full
     );
     assert_eq!(disk.mend(), 2);
-    // No room in the middle of a frame.
+    // The disk is full in the middle of a frame.
     disk.fail(Rule::once(Operation::Write, "", Fault::Short));
     disk.fail(Rule::once(Operation::Write, "", Fault::ENOSPC));
     assert_eq!(
@@ -98,7 +99,7 @@ async fn a_full_disk_refuses_calls_before_they_are_sent() {
 
 #[tokio::test]
 async fn a_failed_sync_latches_the_journal_shut() {
-    // The first sync of a call makes its intent durable, the second its ending.
+    // The first sync of a call makes its intent durable, the second one its ending.
     for (skip, sent) in [(0, 0), (1, 1)] {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("calls.journal");
@@ -117,7 +118,7 @@ async fn a_failed_sync_latches_the_journal_shut() {
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert!(error.to_string().contains("latched shut"), "{error}");
         assert_eq!(disk.mend(), 1);
-        // The disk works again; what it holds is not known.
+        // The disk works again, but its contents are unknown after the failed sync.
         for name in ["one", "two"] {
             assert_eq!(
                 pay(&client, name).await.unwrap_err().kind(),
@@ -127,7 +128,7 @@ async fn a_failed_sync_latches_the_journal_shut() {
         assert!(client.resume().await.is_err());
         assert_eq!(desk.sent().len(), sent);
         drop(client);
-        // What power would leave: the intent where it was synced, and no ending.
+        // A power failure would leave the intent, if it was synced, and no ending.
         let after = tempfile::tempdir().unwrap();
         disk.crash(7, after.path()).unwrap();
         let journal = Journal::open(after.path().join("calls.journal")).unwrap();
@@ -146,12 +147,12 @@ async fn a_failed_sync_latches_the_journal_shut() {
     }
 }
 
-/// What callers were told before the end came.
+/// Runs calls until the disk fails; returns the responses that callers received.
 async fn work(desk: &Desk, journal: Journal) -> HashMap<String, Bytes> {
     let client = Client::new(desk.clone(), journal);
     let mut told = HashMap::new();
     for number in 0..12 {
-        // Three at once share a frame.
+        // Three concurrent calls share a frame.
         let names = [0, 1, 2].map(|part| format!("order-{number}-{part}"));
         let [a, b, c] = &names;
         let ended = tokio::join!(pay(&client, a), pay(&client, b), pay(&client, c));
@@ -194,11 +195,12 @@ async fn whenever_the_power_goes_nothing_that_was_sent_is_forgotten() {
     }
     assert!(
         unopened > 0 && open_calls > 50,
-        "too little happened to tell"
+        "too few calls for a valid test"
     );
 }
 
-/// Every key that was sent is open, or finished as its caller was told; the journal keeps the last rounds of those.
+/// Every key that was sent is open, or finished with the response that its caller received; the journal keeps the
+/// last rounds.
 async fn check(desk: &Desk, journal: Journal, told: &HashMap<String, Bytes>, place: &str) -> u32 {
     let again = Desk::default();
     let client = Client::new(again.clone(), journal);
@@ -219,19 +221,22 @@ async fn check(desk: &Desk, journal: Journal, told: &HashMap<String, Bytes>, pla
                 };
                 assert!(
                     answer.is_from_journal,
-                    "{place}: {name} was sent and is not known"
+                    "{place}: {name} was sent and is missing from the journal"
                 );
             }
-            // Behind the last round that was told, one more may have ended that was not.
+            // One more round may have finished after the last acknowledged one.
             Some(_) if Some(round(name) + 1) < last => {}
             Some(body) => {
-                assert!(!open.contains(name), "{place}: {name} was told and is open");
+                assert!(
+                    !open.contains(name),
+                    "{place}: {name} was answered and is still open"
+                );
                 let ending = pay(&client, name).await.unwrap().into_answer().unwrap();
                 assert_eq!(ending.body(), body);
                 assert_eq!(
                     again.sent(),
                     Vec::<String>::new(),
-                    "{place}: {name} is not kept"
+                    "{place}: the response of {name} is missing"
                 );
             }
         }

@@ -1,4 +1,5 @@
-//! The file itself: cut at every byte, flipped at every byte, of somebody else, held by somebody else, and written anew.
+//! A journal file that is truncated or changed at any byte, belongs to another program, is locked by another process,
+//! or is being rewritten. Reading it wrongly would send a payment again.
 
 use std::{
     env, fs,
@@ -19,7 +20,7 @@ use crate::{
 
 const CHILD: &str = "REFRAIN_TEST_JOURNAL";
 
-/// A journal with one finished and one open call; answers how long it was before the last record.
+/// A journal with one finished and one open call; returns its bytes and its length before the last record.
 async fn written(stage: &Stage, last: &str) -> (Vec<u8>, usize) {
     let script = [
         answer(201, "", "one"),
@@ -37,7 +38,7 @@ async fn written(stage: &Stage, last: &str) -> (Vec<u8>, usize) {
     drop(client);
     let before = fs::metadata(&stage.path).unwrap().len();
     let client = stage.client();
-    // What was finished is still there, so nothing was dropped from the file.
+    // The finished call is still there, so nothing was removed from the file.
     let call = client
         .call(key("second"))
         .send(post(server.url("/pay"), last));
@@ -50,7 +51,7 @@ async fn written(stage: &Stage, last: &str) -> (Vec<u8>, usize) {
     (bytes, frame)
 }
 
-/// Where the last frame starts.
+/// Returns the offset of the last frame.
 fn find_last(bytes: &[u8]) -> usize {
     bytes.windows(4).rposition(|it| it == b"rJn1").unwrap()
 }
@@ -71,7 +72,7 @@ async fn a_torn_end_is_cut_off_wherever_it_was_torn() {
         assert_eq!(fs::metadata(&stage.path).unwrap().len(), frame as u64);
     }
     assert_eq!(open(&client_on(reopen(&stage, &bytes).unwrap())).await, 1);
-    // After a loss of power the file may be long enough, and sectors of it empty.
+    // After a power failure the file may have its full length, with some sectors empty.
     for start in (frame.next_multiple_of(512)..bytes.len())
         .step_by(512)
         .chain([frame])
@@ -82,12 +83,12 @@ async fn a_torn_end_is_cut_off_wherever_it_was_torn() {
         let journal = reopen(&stage, &torn).unwrap_or_else(|error| panic!("{start}: {error}"));
         assert_eq!(open(&client_on(journal)).await, 0, "empty from {start}");
     }
-    // And it goes on from there.
+    // The journal can be continued from there.
     let server = Server::start([]).await;
     let client = client_on(Journal::open(&stage.path).unwrap());
     for name in ["first", "third"] {
         let call = client.call(key(name)).send(post(server.url("/pay"), "20"));
-        // The first one's server is another now.
+        // The server of the first call has another address now.
         let told = call
             .await
             .map_or_else(|error| format!("{:?}", error.kind()), |it| told(&it));
@@ -128,7 +129,7 @@ async fn a_flipped_byte_anywhere_is_noticed_and_named() {
         assert_eq!(
             fs::read(&stage.path).unwrap(),
             flipped,
-            "nothing is touched"
+            "the file must stay unchanged"
         );
     }
 }
@@ -157,7 +158,7 @@ async fn bodies_of_zeros_and_frames_within_bodies_are_only_bodies() {
 }
 
 #[test]
-fn what_is_no_journal_is_left_alone() {
+fn foreign_file_is_not_opened_as_a_journal() {
     let stage = Stage::new();
     let mut other_version = b"refr.jnl".to_vec();
     other_version.extend(9_u32.to_le_bytes());
@@ -184,7 +185,7 @@ fn what_is_no_journal_is_left_alone() {
 }
 
 #[tokio::test]
-async fn nobody_else_may_read_it() {
+async fn journal_is_readable_by_its_owner_only() {
     let (stage, server) = (Stage::new(), Server::start([]).await);
     let options = Options {
         rewrite_bytes_min: 0,
@@ -261,7 +262,7 @@ async fn the_file_is_written_anew_while_it_is_used() {
     }
     assert!((15_000..40_000).contains(&longest), "{longest}");
     assert!(!stage.path.with_extension("journal.new").exists());
-    // The last ten and the open one are all there is.
+    // Only the last ten and the open one are left.
     for (number, sent) in [(190, 0), (199, 0), (189, 1)] {
         let before = server.seen().len();
         let call = client.call(key(&format!("order-{number}")));
@@ -276,7 +277,7 @@ async fn the_file_is_written_anew_while_it_is_used() {
     let client = stage.client_with(options);
     assert!(
         fs::metadata(&stage.path).unwrap().len() < 4_000,
-        "nothing but what counts is left"
+        "only live records are left"
     );
     let resumed = client.resume().await.unwrap().all().await;
     assert_eq!((resumed.len(), resumed[0].key.as_str()), (1, "open"));
@@ -305,7 +306,7 @@ async fn finished_calls_take_no_more_room_than_they_may() {
 }
 
 #[tokio::test]
-async fn under_whatever_name_it_is_one_journal() {
+async fn same_journal_under_another_path_is_locked() {
     let stage = Stage::new();
     let journal = Journal::open(&stage.path).unwrap();
     let link = stage.folder().join("link");
@@ -325,7 +326,7 @@ async fn under_whatever_name_it_is_one_journal() {
         assert_eq!(told(&ending), "answered 200");
     }
     drop(client);
-    assert!(link.is_symlink(), "it was written anew where it is");
+    assert!(link.is_symlink(), "the target of the link was rewritten");
     let client = stage.client();
     let call = client
         .call(key("order-4"))
@@ -335,7 +336,7 @@ async fn under_whatever_name_it_is_one_journal() {
 }
 
 #[tokio::test]
-async fn what_changes_on_the_disk_later_is_noticed_and_not_carried_over() {
+async fn later_corruption_is_detected_and_not_copied() {
     let script = [answer(200, "", "the one answer")];
     let (stage, server) = (Stage::new(), Server::start(script).await);
     let options = Options {
@@ -359,7 +360,7 @@ async fn what_changes_on_the_disk_later_is_noticed_and_not_carried_over() {
     for name in ["second", "third"] {
         let error = send("first", "20").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
-        // Behind this the file would be written anew.
+        // With one more record the file would be rewritten.
         let large = "x".repeat(2_000);
         assert_eq!(body(&send(name, &large).await.unwrap()), "fine");
     }

@@ -1,8 +1,8 @@
 //! A client that makes a new key for each attempt charges twice; so does one that loses its key with its process.
-//! Libraries of payment providers have done both, and HTTP libraries send again by themselves what they were given once.
+//! Libraries of payment providers have done both, and HTTP libraries retry requests without being asked to.
 //!
-//! Here the journalled client meets servers that close, reset, refuse, stall and lie, over real connections;
-//! and its file is cut, flipped, filled up and taken away from it.
+//! These tests run the journalled client against servers that close, reset, refuse, stall and lie, over real
+//! connections, and truncate, corrupt, fill and remove its journal file.
 
 mod answers;
 mod calls;

@@ -1,4 +1,5 @@
-//! The process that made a call is gone. Another one opens its journal and goes on, under the same keys.
+//! The process that made a call has died. Another process opens its journal and resumes the call under the same key;
+//! under a new key, the call could execute twice.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use crate::{
     stage::{Stage, TestClient, body, key, open, post, told},
 };
 
-/// Leaves a call open, as a process does that dies after sending.
+/// Leaves a call open, like a process that dies after sending.
 async fn leave_open(client: &TestClient, server: &Server, name: &str, headers: &[(&str, &str)]) {
     let mut request = post(server.url("/pay"), name);
     for (name, value) in headers {
@@ -112,7 +113,7 @@ async fn credentials_are_not_kept_and_have_to_be_given_anew() {
     assert!(!has(b"s3cret") && has(b"x-shop"));
 
     let client = stage.client();
-    // Without its credential the request might count as somebody else's, and run again.
+    // Without its credential the request might count as another caller's, and execute again.
     let refused = client.resume().await.unwrap().all().await.remove(0);
     let error = refused.ending.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
@@ -181,7 +182,7 @@ async fn a_refused_credential_does_not_end_a_call_that_may_have_run() {
 }
 
 #[tokio::test]
-async fn what_somebody_looked_into_is_forgotten() {
+async fn call_resolved_by_an_operator_is_forgotten() {
     let (stage, server) = (Stage::new(), Server::start([Step::Close]).await);
     let client = stage.client();
     leave_open(&client, &server, "order-7", &[]).await;
@@ -225,7 +226,7 @@ async fn a_call_in_flight_is_not_sent_a_second_time_by_resuming() {
 }
 
 #[tokio::test]
-async fn what_was_not_known_stays_open_until_it_is() {
+async fn call_with_unknown_outcome_stays_open() {
     let asked = crate::server::problem(409, "outcome-unknown", "ask", "");
     let script = [
         asked.clone(),

@@ -1,4 +1,4 @@
-//! A server that does as its script says, one step for each request, and remembers what it was sent.
+//! A server that follows its script, one step for each request, and records the requests.
 
 use std::{
     collections::VecDeque,
@@ -13,22 +13,22 @@ use tokio::{
     sync::Semaphore,
 };
 
-/// What is done with a request that was read to its end.
+/// What the server does after it has read a request completely.
 #[derive(Debug, Clone)]
 pub(crate) enum Step {
-    /// This is written, and the connection closed.
+    /// Writes this, and closes the connection.
     Answer(String),
-    /// The connection is closed without a word.
+    /// Closes the connection without a response.
     Close,
-    /// It is reset.
+    /// Resets the connection.
     Reset,
-    /// It is answered once the test lets it be.
+    /// Responds once the test permits it.
     Gated(String),
-    /// It is never answered.
+    /// Never responds.
     Stall,
 }
 
-/// What came.
+/// A received request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) line: String,
@@ -47,7 +47,7 @@ impl Seen {
     }
 }
 
-/// The server. When its script is at its end it answers 200.
+/// The server. After the end of its script it responds with 200.
 #[derive(Debug, Clone)]
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
@@ -87,17 +87,17 @@ impl Server {
         self.seen().iter().map(key).collect()
     }
 
-    /// Ready once so many requests came.
+    /// Waits until this many requests have arrived.
     pub(crate) async fn has_seen(&self, requests: usize) {
         while self.seen().len() < requests {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
 
-    /// Lets something go on until so many requests came, and drops it.
+    /// Polls `going` until this many requests have arrived, then drops it.
     pub(crate) async fn sees(&self, requests: usize, going: impl Future<Output: std::fmt::Debug>) {
         tokio::select! {
-            ended = going => panic!("it ended before: {ended:?}"),
+            ended = going => panic!("the future ended early: {ended:?}"),
             () = self.has_seen(requests) => {}
         }
     }
@@ -153,7 +153,7 @@ async fn read(stream: &mut TcpStream) -> Option<Seen> {
     })
 }
 
-/// An answer; `headers` end with a line break each.
+/// A response; each line of `headers` ends with a line break.
 pub(crate) fn answer(status: u16, headers: &str, body: &str) -> Step {
     Step::Answer(bytes(status, headers, body))
 }
@@ -165,7 +165,7 @@ pub(crate) fn bytes(status: u16, headers: &str, body: &str) -> String {
     )
 }
 
-/// A problem answer as Refrain writes it.
+/// A problem response as Refrain writes it.
 pub(crate) fn problem(status: u16, code: &str, advice: &str, headers: &str) -> Step {
     let headers = format!("content-type: application/problem+json\r\n{headers}");
     let body =

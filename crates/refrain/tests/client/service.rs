@@ -1,5 +1,5 @@
-//! The client against the library's own layer, over a line that loses requests and answers: each key is charged once,
-//! and whoever asks again is told the same.
+//! The client against the library's own layer, over a connection that loses requests and responses: each key is
+//! charged once, and every retry gets the same response.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -13,7 +13,7 @@ use tokio::{
 
 use crate::stage::{self, Stage, body, key, open, retry};
 
-/// A payments service with the layer, whose effects are counted.
+/// A payments service behind the layer; the ledger counts its effects.
 async fn service(ledger: Ledger) -> SocketAddr {
     let pay = async move |headers: HeaderMap, body: String| {
         let key = headers["idempotency-key"].to_str().unwrap();
@@ -29,7 +29,7 @@ async fn service(ledger: Ledger) -> SocketAddr {
     address
 }
 
-/// A line to it that breaks in half of all cases: before the request, or before the answer.
+/// A proxy to the service that breaks half of the exchanges: before the request, or before the response.
 async fn line(to: SocketAddr) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! A journal in a folder of the test's own, and clients on it.
+//! A journal in its own temporary folder, and clients that use it.
 
 use std::{
     path::{Path, PathBuf},
@@ -58,7 +58,7 @@ pub(crate) fn limits() -> Limits {
     }
 }
 
-/// Quick, so that a test need not wait.
+/// Short pauses, so that tests are fast.
 pub(crate) fn retry() -> Retry {
     Retry {
         attempts_max: 4,
@@ -80,7 +80,7 @@ pub(crate) fn post(url: impl AsRef<str>, body: &str) -> Request<Bytes> {
     Request::post(url.as_ref()).body(body).unwrap()
 }
 
-/// What an ending is, in a word and a status.
+/// An ending as text: its kind, and the status or the reason.
 pub(crate) fn told(ending: &Ending) -> String {
     match ending {
         Ending::Answered(answer) => format!("answered {}", answer.response.status().as_u16()),
@@ -97,7 +97,7 @@ pub(crate) fn body(ending: &Ending) -> String {
     }
 }
 
-/// How many calls are open.
+/// Number of open calls.
 pub(crate) async fn open(client: &TestClient) -> usize {
     client.open_calls().await.unwrap().len()
 }

@@ -1,4 +1,5 @@
-//! Clocks are set, machines sleep and restart. Nothing is sent past its deadline, and no deadline comes early in a running process.
+//! Clocks are set, and machines sleep and restart. No request is sent after its deadline, because its key may be
+//! forgotten by then, and no deadline passes early in a running process.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,14 +21,14 @@ fn options(clock: &ManualClock) -> Options {
     }
 }
 
-/// Leaves a call open that may be sent for an hour.
+/// Leaves a call open that may be sent for one hour.
 async fn leave_open(client: &TestClient, server: &Server) {
     let call = client.call(key("order-7")).with_deadline(HOUR);
     let ending = call.send(post(server.url("/pay"), "20")).await.unwrap();
     assert_eq!(told(&ending), "unknown: AttemptsUsedUp");
 }
 
-/// What becomes of a call that is left open and resumed after `meanwhile`, and how often it was sent then.
+/// Leaves a call open, resumes it after `meanwhile`; returns its ending and the number of further attempts.
 async fn resumed_after(meanwhile: impl FnOnce(&ManualClock)) -> (String, usize) {
     let (stage, server) = (Stage::new(), Server::start(vec![Step::Close; 4]).await);
     let clock = ManualClock::new();
@@ -43,7 +44,7 @@ async fn resumed_after(meanwhile: impl FnOnce(&ManualClock)) -> (String, usize) 
     assert_eq!(
         client.resume().await.unwrap().all().await.len(),
         is_unknown,
-        "it stays listed"
+        "the call must stay listed"
     );
     (told, server.seen().len() - 4)
 }
@@ -59,19 +60,19 @@ async fn a_call_past_its_deadline_is_told_of_and_not_sent() {
         sent
     );
     assert_eq!(resumed_after(|clock| clock.advance(HOUR)).await, late);
-    // Set back in between: the steady clock tells.
+    // The wall clock is set back meanwhile: the monotonic clock counts.
     let set_back = |clock: &ManualClock| {
         clock.advance(HOUR);
         clock.jump_back(2 * HOUR);
     };
     assert_eq!(resumed_after(set_back).await, late);
-    // Restarted in between: the wall tells.
+    // The machine restarts meanwhile: the wall clock counts.
     let restarted = |clock: &ManualClock| {
         clock.advance(HOUR);
         clock.reboot();
     };
     assert_eq!(resumed_after(restarted).await, late);
-    // Set back before the machine was restarted: no more time than there ever was.
+    // The wall clock is set back before a restart: the time left never grows.
     let set_back = |clock: &ManualClock| {
         clock.reboot();
         clock.jump_back(10 * HOUR);
@@ -138,7 +139,7 @@ async fn time_that_the_machine_slept_counts() {
 #[tokio::test]
 async fn a_stalled_attempt_ends_at_the_deadline() {
     let (stage, server) = (Stage::new(), Server::start([Step::Stall]).await);
-    // An attempt alone would go on for an hour.
+    // One attempt alone would take an hour.
     let limits = Limits {
         attempt: HOUR,
         ..limits()
@@ -163,14 +164,14 @@ async fn answers_are_kept_for_their_retention_and_no_longer() {
     let send =
         async |client: &TestClient| client.call(key("order-7")).send(request()).await.unwrap();
     assert_eq!(told(&send(&client).await), "answered 200");
-    // A wall clock that is set forward takes nothing away.
+    // Setting the wall clock forward does not shorten the deadline.
     clock.jump(100 * HOUR);
     clock.advance(23 * HOUR);
     assert_eq!(told(&send(&client).await), "answered 200");
     assert_eq!(server.seen().len(), 1);
     clock.advance(HOUR);
     assert_eq!(told(&send(&client).await), "answered 200");
-    assert_eq!(server.seen().len(), 2, "its time is over");
+    assert_eq!(server.seen().len(), 2, "the deadline has passed");
     clock.advance(24 * HOUR);
     drop(client);
     let client = stage.client_with(options(&clock));
@@ -204,7 +205,7 @@ async fn retries_of_all_calls_together_keep_within_the_budget() {
     for call in calls {
         assert_eq!(told(&call.await.unwrap().unwrap()), "answered 200");
     }
-    // Eight retries: two at once, and six more at ten a second.
+    // Eight retries: two at once, and six more at ten per second.
     let elapsed = start.elapsed();
     assert!(elapsed >= Duration::from_millis(580), "{elapsed:?}");
     assert_eq!(server.seen().len(), 16);

@@ -1,4 +1,5 @@
-//! Over TLS, to a server that proves who it is, and to one that does not.
+//! A client that accepts any certificate sends keys and credentials to an attacker: TLS to a server with a trusted
+//! certificate, and to one without.
 
 use std::sync::Arc;
 
@@ -24,7 +25,7 @@ use crate::{
     stage::{Stage, key, limits, post, retry, told},
 };
 
-/// TLS in front of a server; answers its address and its certificate.
+/// Starts TLS in front of a server; returns its address and certificate.
 async fn secured(server: &Server) -> (String, CertificateDer<'static>) {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let certificate: CertificateDer<'static> = made.cert.into();

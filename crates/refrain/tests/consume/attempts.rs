@@ -1,5 +1,5 @@
-//! A message was given back 30 times while the store was down and processes were restarted. Then its handler failed once,
-//! and it was a dead letter "after 31 attempts". Attempts are counted in the record, and nowhere else.
+//! A message was given back 30 times while the store was down and processes restarted. Then its handler failed once,
+//! and the message became a dead letter "after 31 attempts". Only the record counts attempts.
 
 use std::{
     path::Path,
@@ -23,11 +23,11 @@ use crate::{
     stage::{ATTEMPTS, DEAD, NAME, Stage, TOPIC, header, until},
 };
 
-/// A queue that outlives the processes that read it, and a folder that their stores are opened on, one after another.
+/// A queue that outlives the processes that read it, and the folder on which they open their stores in turn.
 struct Site {
     broker: Memory,
     folder: tempfile::TempDir,
-    /// The attempt numbers that handlers were told.
+    /// The attempt numbers that the handlers received.
     told: Arc<Mutex<Vec<u32>>>,
 }
 
@@ -45,7 +45,7 @@ impl Site {
         }
     }
 
-    /// Processes that stop, or whose store is down, take the message and give it back.
+    /// Processes that are stopping, or whose store is down, take the message and give it back.
     async fn give_back(&self, times: u32) {
         let queue = self.broker.subscribe(TOPIC, NAME);
         for _ in 0..times {
@@ -55,8 +55,8 @@ impl Site {
         }
     }
 
-    /// One process: its handlers fail as long as fewer were started than is said, and it stops when all is done.
-    /// One that `stops_early` is told to stop while its first handler runs.
+    /// Runs one process until all messages are done. Its handlers fail until the given number of them was started.
+    /// With `stops_early` it is told to stop while its first handler runs.
     async fn process(
         &self,
         guarantee: Guarantee,
@@ -106,7 +106,7 @@ impl Site {
     }
 }
 
-/// The one before it may still be closing its files.
+/// Retries, because the previous process may still be closing its files.
 async fn open(folder: &Path) -> AnyStore {
     let address = format!("file:{}", folder.display());
     loop {
@@ -151,10 +151,13 @@ async fn attempts_are_counted_across_restarts_and_by_nothing_else() {
     assert_eq!(header(letter, DEAD_ATTEMPTS), ATTEMPTS.to_string());
     let store = open(site.folder.path()).await;
     assert!(store.guarantees().survives_process);
-    assert!(states(&store).await.is_empty(), "the key is free again");
+    assert!(
+        states(&store).await.is_empty(),
+        "the key must be free again"
+    );
 }
 
-/// What no handler was started for has no attempts.
+/// A message whose handler was never started has no attempts.
 #[tokio::test(start_paused = true)]
 async fn a_dead_letter_that_never_ran_says_so() {
     let stage = Stage::new();

@@ -1,4 +1,5 @@
-//! What of messages goes into the audit log: each attempt and its end under the consumer's name, and what is let through again.
+//! An auditor must find every handled message in the audit log: each attempt and its end under the consumer's name,
+//! and each redrive.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,7 +11,7 @@ use refrain::{
 
 use crate::stage::{Act, DEAD, NAME, Stage};
 
-// Not on a paused clock: the writer is a thread, for which that would not wait.
+// No paused clock: the log's writer is a thread, and paused time does not wait for threads.
 #[tokio::test]
 async fn attempts_and_redrives_are_written_down() {
     let folder = tempfile::tempdir().unwrap();

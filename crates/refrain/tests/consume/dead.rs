@@ -1,4 +1,5 @@
-//! Dead letters carry their story, are never lost, and never dropped for want of a place.
+//! A dead letter that is lost is a lost message: dead letters carry their history, and none is dropped because it
+//! cannot be published.
 
 use std::{
     sync::{
@@ -75,19 +76,22 @@ async fn without_a_destination_nothing_is_dropped() {
     let began = tokio::time::Instant::now();
     let is_so = |tally: &refrain::consume::Tally| tally.get(Count::Undeliverable) == 5;
     let tally = stage.run(consumer, is_so).await;
-    assert!(began.elapsed() >= Duration::from_secs(30), "it backs off");
+    assert!(
+        began.elapsed() >= Duration::from_secs(30),
+        "the consumer must back off"
+    );
     assert_eq!(stage.handler.calls(), 1);
     assert_eq!(tally.get(Count::DeadLettered), 0);
     assert_eq!(stage.backlog(), 1);
 }
 
-/// A publisher that loses its answers, or takes nothing.
+/// A publisher that loses confirmations, or accepts nothing.
 #[derive(Debug)]
 struct Lossy {
     memory: Memory,
-    /// Publishes that fail yet.
+    /// Number of publishes that still fail.
     left: AtomicUsize,
-    /// Whether what fails is held all the same.
+    /// Whether a publish that fails is stored anyway.
     holds: bool,
 }
 
@@ -123,7 +127,7 @@ async fn a_letter_that_is_published_twice_has_one_id() {
     let stage = Stage::new();
     stage.handler.script(&[Act::Reject; 10]);
     stage.publish_text("m").await;
-    // More failures than are tried at once: the message itself comes again.
+    // More failures than one delivery retries: the message is delivered again.
     stage.run_out(consumer_to(&stage, 4, true)).await;
     let letters = stage.letters().await;
     assert_eq!(letters.len(), 5);

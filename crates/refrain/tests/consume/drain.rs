@@ -1,4 +1,5 @@
-//! A consumer stops: what runs may end, what has not started is given back, what hangs is left and not acknowledged.
+//! A consumer stops: running handlers may finish, messages without a handler are given back, and hanging handlers are
+//! abandoned without an acknowledgement. Otherwise a deployment loses messages.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use crate::{
 };
 
 #[tokio::test(start_paused = true)]
-async fn what_runs_may_end() {
+async fn drain_lets_running_messages_finish() {
     let stage = Stage::new();
     stage.handler.script(&[Act::Slow(Duration::from_secs(4))]);
     stage.publish_text("m").await;
@@ -29,7 +30,7 @@ async fn what_runs_may_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_hangs_is_left_in_doubt_and_comes_again() {
+async fn hung_message_is_left_open_and_redelivered() {
     for (guarantee, left) in [
         (Guarantee::AtLeastOnce, InFlight),
         (Guarantee::AtMostOnce, Indeterminate),
@@ -57,7 +58,7 @@ async fn what_hangs_is_left_in_doubt_and_comes_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_has_not_started_is_given_back() {
+async fn drain_returns_messages_that_have_not_started() {
     let stage = Stage::on(Memory::new().with_order());
     stage.handler.script(&[Act::Hang]);
     for text in ["a", "b", "c"] {
@@ -75,7 +76,7 @@ async fn what_has_not_started_is_given_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_waits_to_be_tried_again_does_not_hold_up_the_end() {
+async fn message_in_backoff_does_not_delay_the_drain() {
     let stage = Stage::on(Memory::new().with_order());
     let delay = Duration::from_secs(600);
     stage.handler.script(&[Act::RetryAfter(delay)]);

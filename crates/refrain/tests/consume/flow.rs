@@ -1,4 +1,5 @@
-//! What becomes of a message by the verdict on it and by what its handler says.
+//! For each verdict of the engine and each result of the handler: is the message acknowledged, retried or a dead
+//! letter? A wrong acknowledgement loses a message.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use crate::{
     stage::{ATTEMPTS, Act, LEASE, NAME, RETENTION, Stage, header},
 };
 
-/// One message, and what came of it.
+/// One message, and the expected result.
 struct Case {
     guarantee: Guarantee,
     acts: &'static [Act],
@@ -163,7 +164,7 @@ async fn json_that_is_written_otherwise_is_the_same_payload() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_past_retention_is_skipped() {
+async fn message_past_retention_is_skipped() {
     let stage = Stage::new();
     stage.publish_text("m").await;
     stage.run_out(stage.consumer()).await;
@@ -174,7 +175,7 @@ async fn what_is_past_retention_is_skipped() {
     assert_eq!(stage.handler.calls(), 1);
 }
 
-/// What the message "m" is claimed with.
+/// The intent that claims the message "m".
 fn intent(stage: &Stage, guarantee: Guarantee) -> Intent {
     let mut intent = Intent::new(Consumer::scope(NAME), Key::new("m").unwrap());
     intent.terms = Stage::terms(guarantee);
@@ -192,7 +193,7 @@ fn intent(stage: &Stage, guarantee: Guarantee) -> Intent {
     intent
 }
 
-/// Claims the key of the message "m" for somebody else.
+/// Claims the key of the message "m" as another consumer.
 async fn claimed(stage: &Stage, engine: &Engine, guarantee: Guarantee) -> Running {
     match engine.claim(&intent(stage, guarantee)).await.unwrap() {
         Verdict::Granted(guard) => guard.start(),
@@ -201,7 +202,7 @@ async fn claimed(stage: &Stage, engine: &Engine, guarantee: Guarantee) -> Runnin
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_in_flight_elsewhere_is_given_back_without_a_busy_loop() {
+async fn message_in_flight_elsewhere_is_returned_without_a_busy_loop() {
     let stage = Stage::new();
     let other = Engine::new(stage.store.clone());
     let running = claimed(&stage, &other, Guarantee::AtLeastOnce).await;
@@ -225,7 +226,7 @@ async fn one_in_flight_elsewhere_is_given_back_without_a_busy_loop() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_whose_holder_died_is_taken_over_or_in_doubt() {
+async fn message_of_a_dead_holder_is_taken_over_or_indeterminate() {
     for (guarantee, calls, reasons) in [
         (Guarantee::AtLeastOnce, 1, vec![]),
         (Guarantee::AtMostOnce, 0, vec!["outcome-unknown"]),
@@ -244,13 +245,13 @@ async fn one_whose_holder_died_is_taken_over_or_in_doubt() {
     }
 }
 
-/// A message that kills its process is taken over as often as there are attempts, by the record's own count.
+/// A message that kills its process is taken over until its attempts are used up, by the count in its record.
 #[tokio::test(start_paused = true)]
-async fn one_that_kills_every_process_ends_among_the_dead_letters() {
+async fn message_that_kills_every_process_is_dead_lettered() {
     let stage = Stage::new();
     let intent = intent(&stage, Guarantee::AtLeastOnce);
     for attempt in 1..=ATTEMPTS {
-        // Claimed at the store itself: a process that is killed neither settles nor renews.
+        // Claimed at the store directly: a killed process neither settles nor renews.
         let claim = Claim {
             guarantee: Guarantee::AtLeastOnce,
             attempts_max: ATTEMPTS,
@@ -275,7 +276,7 @@ async fn one_that_kills_every_process_ends_among_the_dead_letters() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_was_overtaken_does_not_acknowledge_by_its_own_outcome() {
+async fn superseded_holder_does_not_acknowledge_with_its_own_outcome() {
     let stage = Stage::new();
     stage.publish_text("m").await;
     let consumer = stage.consumer();
@@ -284,7 +285,7 @@ async fn who_was_overtaken_does_not_acknowledge_by_its_own_outcome() {
     let handler = move |job: refrain::consume::Job| {
         let records = records.clone();
         async move {
-            // Somebody else ends it meanwhile, under another claim.
+            // Another claim releases the key meanwhile.
             let settled = records.settle(job.record, job.fence, Settlement::Release);
             assert_eq!(settled.await.unwrap(), Settled::Applied);
             Ok(Outcome::new(0, "mine"))
@@ -312,7 +313,7 @@ async fn a_record_in_doubt_is_a_dead_letter_unless_it_may_run_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_has_no_key_is_a_dead_letter_and_does_not_run() {
+async fn message_without_a_key_is_dead_lettered_and_not_handled() {
     let bodies = [
         ("key-missing", Message::new("{}").with_id("x")),
         (

@@ -1,11 +1,12 @@
-//! Where a message's key comes from.
+//! Sources of a message's key. A key that changes between two deliveries handles a message twice; a key that two
+//! messages share drops one of them.
 
 use refrain::{
     ErrorKind,
     consume::{KeySource, Message, Position, find_key},
 };
 
-/// Parses the sources, and answers the key as text.
+/// Parses the sources; returns the key as text.
 fn found(sources: &str, message: &Message) -> Option<String> {
     let sources: Vec<KeySource> = sources
         .split(' ')
@@ -88,7 +89,7 @@ fn the_first_source_that_is_present_decides() {
 }
 
 #[test]
-fn what_is_no_key_is_taken_by_its_digest() {
+fn invalid_key_is_replaced_by_its_digest() {
     let long = "x".repeat(256);
     let digest = |text: &str| format!("digest:{}", blake3::hash(text.as_bytes()).to_hex());
     for text in ["two words", "Zürich", &long, &digest("two words")] {
@@ -129,7 +130,7 @@ fn a_cloud_event_is_the_same_in_every_encoding() {
 }
 
 #[test]
-fn what_is_no_whole_cloud_event_has_no_key() {
+fn incomplete_cloud_event_has_no_key() {
     let json = "application/cloudevents+json";
     let batch = "application/cloudevents-batch+json";
     for (media_type, payload) in [
@@ -185,7 +186,7 @@ fn sources_and_ids_cannot_run_into_each_other() {
 }
 
 #[test]
-fn what_can_be_read_in_two_ways_is_refused() {
+fn rejects_ambiguous_keys() {
     let twice = Message::new("").with_header("k", "a").with_header("K", "a");
     let events = Message::new("")
         .with_header("ce-id", "1")

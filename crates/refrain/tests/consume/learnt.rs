@@ -1,4 +1,5 @@
-//! Somebody can tell what became of a message in doubt: a receipt, or a probe.
+//! The outcome of a message is unknown, but a receipt or a probe can tell it: the message must be neither handled
+//! twice nor left for an operator.
 
 use std::{
     collections::HashMap,
@@ -21,7 +22,7 @@ use refrain::{
 
 use crate::stage::{Act, Stage, header, said, until};
 
-/// The handler's own database: a receipt for each effect.
+/// The handler's own database, with a receipt for each effect.
 #[derive(Debug, Clone, Default)]
 struct Database(Arc<Mutex<HashMap<RecordId, Receipt>>>);
 
@@ -87,20 +88,20 @@ async fn a_receipt_tells_what_became_of_a_failed_handler() {
         tallies.push(consumer.tally());
         let shutdown = async {
             until(|| stage.backlog() == 0).await;
-            // The receipts of successes are looked for behind their end.
+            // The receipt of a success is looked up after it ended.
             tokio::time::sleep(Duration::from_secs(5)).await;
         };
         consumer.run(handler.clone(), shutdown).await.unwrap();
     }
     assert!(stage.letters().await.is_empty());
     assert_eq!(database.0.lock().unwrap().len(), 3);
-    // Its receipt was found: it did not run again.
+    // Its receipt was found, so the handler did not run again.
     assert_eq!(tallies[1].get(Count::Duplicate), 1);
     assert_eq!(tallies[2].get(Count::Completed), 1);
     assert_eq!(calls.load(Ordering::SeqCst), 4);
 }
 
-/// No receipt was ever seen: a failed message waits until its attempt can no longer commit, and is then handled again.
+/// No receipt was ever seen: a failed message waits until its attempt can no longer commit, then it is handled again.
 #[tokio::test(start_paused = true)]
 async fn before_the_first_receipt_a_failed_message_is_handled_again() {
     let stage = Stage::new();
@@ -132,7 +133,7 @@ async fn before_the_first_receipt_a_failed_message_is_handled_again() {
     assert_eq!(tally.get(Count::Completed), 1);
 }
 
-/// Says what it was told to say, and counts how often it was asked.
+/// Answers as configured, and counts its calls.
 #[derive(Debug)]
 struct Knowing(Finding, AtomicUsize);
 

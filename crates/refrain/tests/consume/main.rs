@@ -1,5 +1,5 @@
-//! Messages arrive twice, out of order, poisoned, while the store is away and while the consumer stops.
-//! Each is handled as its guarantee says, none is lost, and none is acknowledged before its end is known.
+//! Messages arrive twice, out of order or malformed, while the store is unavailable and while the consumer stops.
+//! Each is handled according to its guarantee, none is lost, and none is acknowledged before its outcome is known.
 
 mod attempts;
 mod audited;

@@ -1,4 +1,5 @@
-//! Groups are handled in order and side by side; no more is pulled than there is room for.
+//! Messages of one group are handled in order, groups in parallel, and no more messages are pulled than can be
+//! handled; a message that waits in a busy consumer could be handled by another one.
 
 use std::{
     sync::{
@@ -68,7 +69,7 @@ async fn a_group_that_dies_makes_room_for_its_next() {
     assert_eq!(stage.handler.done(), ["a1"]);
 }
 
-/// How many handlers ran at once, at the most.
+/// Maximum number of handlers that ran at the same time.
 async fn most_at_once(stage: &Stage, in_flight_max: usize) -> usize {
     let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let handler = {
@@ -111,7 +112,7 @@ async fn no_more_is_pulled_than_there_is_room_for() {
     let others = async {
         until(|| stage.handler.calls() == 4).await;
         sleep(Duration::from_secs(5)).await;
-        // Somebody else gets all the others.
+        // Another consumer gets the other six messages.
         let queue = stage.broker.subscribe(TOPIC, NAME);
         let pulled = queue.pull(100, Duration::from_secs(1)).await.unwrap();
         assert_eq!(pulled.len(), 6);

@@ -1,4 +1,5 @@
-//! Dead letters let through again on purpose: past their own doubt, and never past an effect that happened.
+//! An operator redrives dead letters: messages with an unknown outcome are handled again, but a message whose effect
+//! happened never is.
 
 use std::{sync::Arc, time::Duration};
 
@@ -35,7 +36,7 @@ fn came_to(sent: u64, skipped: u64, left: u64) -> Redriven {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_in_doubt_is_let_through() {
+async fn redrives_an_indeterminate_message() {
     for guarantee in [Guarantee::AtMostOnce, Guarantee::AtLeastOnce] {
         let stage = Stage::new();
         stage.handler.script(&[Act::Panic; 3]);
@@ -65,7 +66,7 @@ async fn one_in_doubt_is_let_through() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_happened_after_all_is_skipped() {
+async fn redrive_skips_a_message_that_took_effect() {
     let stage = Stage::new();
     stage.handler.script(&[Act::Retry]);
     stage.publish_text("m").await;
@@ -86,9 +87,9 @@ async fn one_that_happened_after_all_is_skipped() {
     assert_eq!(stage.backlog(), 0);
 }
 
-/// The truth comes between the redrive and the message's second arrival.
+/// The outcome becomes known between the redrive and the second delivery.
 #[tokio::test(start_paused = true)]
-async fn one_that_happens_while_it_is_on_its_way_is_not_run_again() {
+async fn message_that_takes_effect_during_redrive_is_not_handled_again() {
     let stage = Stage::new();
     stage.handler.script(&[Act::Retry]);
     stage.publish_text("m").await;
@@ -114,9 +115,9 @@ async fn one_that_happens_while_it_is_on_its_way_is_not_run_again() {
     assert_eq!(stage.handler.calls(), 1);
 }
 
-/// A transport that forgets the media type must not make another message of it.
+/// A transport that drops the media type must not turn the message into a different one.
 #[tokio::test(start_paused = true)]
-async fn one_that_lost_its_media_type_on_the_way_is_the_same_message() {
+async fn message_without_its_media_type_is_the_same_message() {
     let stage = Stage::new();
     let payload = r#"{"b": 1, "a": 2}"#;
     let json = Message::new(payload).with_content_type("application/json");
@@ -163,7 +164,7 @@ async fn a_crash_between_publishing_and_acknowledging_is_harmless() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_time_counts_up() {
+async fn each_redrive_increments_the_count() {
     let stage = Stage::new();
     stage.handler.script(&[Act::Retry; 3]);
     stage.publish_text("m").await;
@@ -202,7 +203,7 @@ async fn a_message_let_through_for_one_consumer_is_a_duplicate_to_the_others() {
     let stage = Stage::new();
     let shipping = || stage.plain_consumer(Guarantee::AtLeastOnce, "shipping");
     let first = shipping();
-    // One with an id, and one that only its position names.
+    // One message with an id, and one whose only name is its position.
     stage.publish_text("m").await;
     stage.publish(Message::new("nameless")).await;
     stage.run(first, |it| it.get(Count::Completed) == 2).await;
@@ -217,11 +218,11 @@ async fn a_message_let_through_for_one_consumer_is_a_duplicate_to_the_others() {
     let is_so = |it: &Tally| it.get(Count::Duplicate) == 2;
     let tally = stage.run(shipping(), is_so).await;
     assert_eq!(tally.get(Count::Completed), 0);
-    // Two by shipping, two that failed, two that were let through.
+    // Two handled by shipping, two that failed, two that were redriven.
     assert_eq!(stage.handler.calls(), 6);
 }
 
-/// Whoever lets a message through for one consumer has not looked at the doubt of the other.
+/// A redrive for one consumer does not resolve the unknown outcome at another consumer.
 #[tokio::test(start_paused = true)]
 async fn a_message_let_through_for_one_consumer_stays_in_doubt_for_the_others() {
     let stage = Stage::new();

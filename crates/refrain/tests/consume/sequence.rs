@@ -1,4 +1,4 @@
-//! Events of one aggregate: once, and in order, whatever order they come in.
+//! Events of one aggregate arrive in any order and more than once; each must be handled once, in sequence order.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ fn sequence(gap: Gap) -> Sequence {
 
 async fn publish(stage: &Stage, order: &str, number: &str) {
     let payload = format!(r#"{{"order":"{order}","number":{number:?}}}"#);
-    // Another id each time: aggregate and number alone name an event.
+    // Another id each time: the aggregate and the number alone identify an event.
     let id = format!("{:x}", rand_id());
     let message = Message::new(payload).with_id(id);
     stage
@@ -31,7 +31,7 @@ fn rand_id() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// The numbers of one aggregate, in the order they were handled.
+/// The numbers of one aggregate, in the order in which they were handled.
 fn handled(stage: &Stage) -> Vec<String> {
     let number = |text: &String| {
         let at = text.find("\"number\":\"").unwrap() + 10;
@@ -160,9 +160,10 @@ async fn an_event_without_its_aggregate_is_a_dead_letter() {
     assert_eq!(header(&letters[0], DEAD_REASON), "sequence-invalid");
 }
 
-/// Retention ends: remembered is enough, forgotten is a gap, and a duplicate stays one as long as its own record lives.
+/// When retention ends, the last remembered number is enough, a forgotten one is a gap, and a duplicate is recognized
+/// as long as its own record exists.
 #[tokio::test(start_paused = true)]
-async fn what_is_forgotten_is_a_gap() {
+async fn forgotten_predecessor_is_a_gap() {
     let stage = Stage::new();
     let consumer = || stage.consumer().with_sequence(sequence(Gap::Hold));
     publish(&stage, "o-1", "1").await;
@@ -171,7 +172,7 @@ async fn what_is_forgotten_is_a_gap() {
     publish(&stage, "o-1", "2").await;
     stage.run_out(consumer()).await;
     assert_eq!(handled(&stage), ["1", "2"]);
-    // The record of 1 is gone by now, that of 2 is not.
+    // The record of event 1 has expired by now, that of event 2 has not.
     sleep(RETENTION * 3 / 2).await;
     publish(&stage, "o-1", "2").await;
     let tally = stage.run_out(consumer()).await;

@@ -1,4 +1,4 @@
-//! A broker in memory, a store that does what the test says, and a handler that follows a script.
+//! An in-memory broker, a store with scripted faults, and a handler that follows a script.
 
 use std::{
     sync::{Arc, Mutex},
@@ -19,7 +19,7 @@ pub(crate) const DEAD: &str = "dead";
 pub(crate) const ATTEMPTS: u16 = 3;
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
 
-/// As long as an outcome is kept, a key is remembered.
+/// An outcome is kept, and its key remembered, for this long.
 pub(crate) const RETENTION: Duration = Duration::from_secs(600);
 
 /// What the handler does with a message.
@@ -32,7 +32,7 @@ pub(crate) enum Act {
     RetryWithoutEffect,
     RejectWithoutEffect,
     Panic,
-    /// Takes that long, and is done then.
+    /// Takes this long, then succeeds.
     Slow(Duration),
     Hang,
 }
@@ -44,7 +44,7 @@ pub(crate) struct Stage {
     pub(crate) handler: Handler,
 }
 
-/// Follows a script, call by call, and logs each call. What is not in the script is done.
+/// Follows a script, call by call, and logs each call. Calls after the end of the script succeed.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Handler {
     acts: Arc<Mutex<Vec<Act>>>,
@@ -70,7 +70,7 @@ impl Stage {
             broker,
             handler: Handler::default(),
         };
-        // Subscribed from the start, so that nothing that is published is missed.
+        // Subscribed from the start, so that no published message is missed.
         let _ = stage.broker.subscribe(TOPIC, NAME);
         let _ = stage.broker.subscribe(DEAD, "undertaker");
         stage
@@ -109,13 +109,13 @@ impl Stage {
         self.broker.publish(TOPIC, &message).await.unwrap();
     }
 
-    /// A message that says its id.
+    /// Publishes a message with an id.
     pub(crate) async fn publish_text(&self, text: &str) {
         self.publish(Message::new(text.to_owned()).with_id(text))
             .await;
     }
 
-    /// Runs a consumer with the script until it is so, then stops it.
+    /// Runs a consumer with the script until the condition holds, then stops it.
     pub(crate) async fn run(
         &self,
         consumer: Consumer,
@@ -129,7 +129,7 @@ impl Stage {
         consumer.run(self.handler.handle(), shutdown).await.unwrap()
     }
 
-    /// Runs until everything that was published is done with.
+    /// Runs until all published messages are done.
     pub(crate) async fn run_out(&self, consumer: Consumer) -> Arc<Tally> {
         self.run(consumer, |_| self.backlog() == 0).await
     }
@@ -138,7 +138,7 @@ impl Stage {
         self.broker.backlog(TOPIC, NAME)
     }
 
-    /// Takes the dead letters.
+    /// Takes the dead letters from their queue.
     pub(crate) async fn letters(&self) -> Vec<Message> {
         let queue = self.broker.subscribe(DEAD, "undertaker");
         let mut letters = Vec::new();
@@ -198,7 +198,7 @@ impl Handler {
         self.calls.lock().unwrap().len()
     }
 
-    /// What was handled to its end, in order.
+    /// The messages that were handled successfully, in order.
     pub(crate) fn done(&self) -> Vec<String> {
         self.done.lock().unwrap().clone()
     }
@@ -208,13 +208,13 @@ pub(crate) fn said(message: &Message) -> String {
     String::from_utf8_lossy(&message.payload).into_owned()
 }
 
-/// The text of a header, empty where there is none.
+/// The text of a header, empty if it is absent.
 pub(crate) fn header<'m>(message: &'m Message, name: &str) -> &'m str {
     let value = message.header(name).map(|value| &value[..]);
     std::str::from_utf8(value.unwrap_or_default()).unwrap()
 }
 
-/// Waits until it is so, for half an hour of the runtime's time; fails loudly if it never is.
+/// Waits until the condition holds, for half an hour of runtime time; then panics.
 #[track_caller]
 pub(crate) fn until(is_so: impl Fn() -> bool) -> impl Future<Output = ()> {
     let place = std::panic::Location::caller();
@@ -225,6 +225,6 @@ pub(crate) fn until(is_so: impl Fn() -> bool) -> impl Future<Output = ()> {
             }
             sleep(Duration::from_millis(50)).await;
         }
-        panic!("it never came to be what was waited for at {place}");
+        panic!("timed out waiting for the condition at {place}");
     }
 }

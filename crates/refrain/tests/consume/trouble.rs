@@ -1,4 +1,5 @@
-//! Store and broker misbehave: nothing runs unclaimed, nothing is lost, nobody asks without a pause.
+//! Store and broker fail: no handler runs without a claim, no message is lost, and no retry loop runs without a
+//! pause.
 
 use std::{
     sync::{
@@ -36,7 +37,7 @@ async fn a_store_that_is_away_holds_everything_up_and_costs_no_attempts() {
         sleep(Duration::from_secs(120)).await;
         assert_eq!(stage.handler.calls(), 0);
         let asked = stage.store.calls(Op::Claim);
-        // Each claim is asked for twice, since an answer may get lost.
+        // Each claim is tried twice, because a response may get lost.
         assert!(
             asked < 100,
             "the store was asked {asked} times in two minutes"
@@ -77,13 +78,13 @@ async fn a_damaged_record_is_a_dead_letter_and_does_not_run() {
     assert_eq!(header(&letters[0], DEAD_REASON), "record-damaged");
 }
 
-/// The queue in memory with some of its virtues taken away.
+/// The in-memory queue without some of its features.
 #[derive(Debug)]
 struct Lesser {
     queue: MemoryQueue,
     counts: bool,
     age_max: Option<Duration>,
-    /// Pulls that fail yet.
+    /// Number of pulls that still fail.
     failures: AtomicUsize,
     kind: ErrorKind,
 }
@@ -157,9 +158,9 @@ async fn attempts_are_counted_here_where_the_broker_does_not() {
     assert_eq!(header(&letters[0], DEAD_ATTEMPTS), ATTEMPTS.to_string());
 }
 
-/// With a store that forgets, only the broker knows how often a message was handed out in vain.
+/// With a store that forgets, only the broker knows how often a message was delivered in vain.
 #[tokio::test(start_paused = true)]
-async fn one_that_was_handed_out_too_often_does_not_run_on_a_store_that_forgets() {
+async fn message_delivered_too_often_is_not_handled_on_a_volatile_store() {
     let stage = Stage::new();
     stage.publish_text("m").await;
     let queue = stage.broker.subscribe(TOPIC, NAME);
@@ -229,8 +230,8 @@ async fn settings_that_cannot_work_are_refused_before_anything_is_pulled() {
         ..Stage::terms(Guarantee::AtLeastOnce)
     };
     let refused = [
-        ("known for", consumer_on(&stage, late())),
-        ("source of keys", stage.consumer().with_key([])),
+        ("remembered for", consumer_on(&stage, late())),
+        ("key source", stage.consumer().with_key([])),
         ("name", stage.plain_consumer(Guarantee::AtLeastOnce, "")),
         ("name", stage.plain_consumer(Guarantee::AtLeastOnce, "a\nb")),
     ];
@@ -264,6 +265,6 @@ async fn a_slow_handler_keeps_its_message_and_its_lease() {
     let (first, _) = tokio::join!(stage.run_out(stage.consumer()), later);
     assert_eq!(stage.handler.calls(), 1);
     assert_eq!(first.get(Count::Completed) + tally.get(Count::Completed), 1);
-    // Never handed out a second time.
+    // No message was delivered a second time.
     assert!(Count::ALL.iter().all(|count| tally.get(*count) == 0));
 }

@@ -52,7 +52,7 @@ fn claim_until_refused(asked: &StoreWithRuntime, from: u64) -> u64 {
             other => panic!("{number}: {other:?}"),
         }
     }
-    panic!("never refused");
+    panic!("claims were never refused");
 }
 
 #[test]
@@ -84,7 +84,10 @@ fn child_with_few_descriptors() {
         );
         let since = tokio::time::Instant::now();
         while !matches!(asked.ask(from), Ok(Verdict::Granted(_))) {
-            assert!(since.elapsed() < Duration::from_secs(60), "never again");
+            assert!(
+                since.elapsed() < Duration::from_secs(60),
+                "claims were never granted again"
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
         from += 1;

@@ -34,7 +34,7 @@ fn the_bytes_of_an_erased_outcome_leave_the_disk() {
     for number in 0..20 {
         complete(&store, number, &[number as u8; 300]);
     }
-    complete(&store, 20, b"what somebody wants to have forgotten");
+    complete(&store, 20, b"what a customer wants to have forgotten");
     assert!(contains(&site, b"to have forgotten"));
     assert_eq!(erase(&store, 20), Erased::Gone);
     // Closing the store seals its active segment.
@@ -51,7 +51,7 @@ fn the_bytes_of_an_erased_outcome_leave_the_disk() {
 
 /// The old record is in a log segment and is kept longer than the new one; the new one is compacted.
 #[test]
-fn an_erased_life_does_not_come_back_behind_a_shorter_one() {
+fn erased_record_does_not_return_after_a_shorter_one() {
     let site = Site::new(64 << 10);
     let mut store = site.open();
     let fence = grant(&store, claim(1));
@@ -201,7 +201,7 @@ fn erased_records_stay_gone_through_sweeps_restarts_and_kills() {
 }
 
 #[test]
-fn what_was_erased_is_gone_after_a_loss_of_power() {
+fn erased_record_stays_erased_after_power_loss() {
     for seed in 0..20 {
         let site = Site::new(64 << 10);
         let disk = site.disk();

@@ -197,7 +197,7 @@ fn a_write_for_which_there_is_no_room_never_happened() {
 }
 
 #[test]
-fn what_a_refused_write_left_is_gone_before_the_next_segment_is_begun() {
+fn rejected_write_is_removed_before_the_next_segment() {
     let site = Site::new(4 << 10);
     let disk = site.disk();
     let store = site.open_on(&disk);
@@ -359,7 +359,7 @@ fn short_and_interrupted_operations_are_carried_on() {
 }
 
 #[test]
-fn what_cannot_be_read_is_unavailable_and_not_absent() {
+fn unreadable_record_is_unavailable_not_absent() {
     let site = Site::new(64 << 10);
     let disk = site.disk();
     let store = site.open_on(&disk);

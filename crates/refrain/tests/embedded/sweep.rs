@@ -102,7 +102,7 @@ fn a_tombstone_is_small_and_remembered_and_then_gone() {
 }
 
 #[test]
-fn what_is_in_flight_or_in_doubt_survives_every_compaction_and_restart() {
+fn open_records_survive_compaction_and_restart() {
     let site = Site::new(4 << 10);
     let mut store = site.open();
     for number in 0..10 {

@@ -1,6 +1,6 @@
-//! Torn writes: whatever part of the last frame reached the disk before a power failure, the store opens,
-//! all records acknowledged before are there, and nothing is reported as damage.
-//! The same missing parts before another frame are damage, and are reported.
+//! Torn writes: for every part of the last frame that reached the disk before a power failure, the store opens, all
+//! records acknowledged before are there, and nothing is reported as damage. The same missing parts before another
+//! frame are damage, and are reported.
 
 use std::ops::Range;
 

@@ -119,14 +119,17 @@ fn truncated_or_zeroed_end_of_closed_store_is_damage() {
     }
 }
 
-/// Waits until the manifest has a line that begins so.
+/// Waits until the manifest has a line with this prefix.
 fn wait_until_recorded(site: &Site, line: &str) {
     let since = tokio::time::Instant::now();
     while !String::from_utf8(site.read("manifest"))
         .unwrap()
         .contains(line)
     {
-        assert!(since.elapsed() < Duration::from_secs(60), "never: {line}");
+        assert!(
+            since.elapsed() < Duration::from_secs(60),
+            "the manifest never got the line: {line}"
+        );
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -1,5 +1,6 @@
-//! Exactly-once behind the layer: an operation commits its effect and its receipt together, and its answer gets lost in every way there is.
-//! What committed is answered from its receipt, what did not is run again, and a forgotten receipt never turns into a second effect.
+//! Exactly-once behind the layer: an operation commits its effect and its receipt together, and its response gets
+//! lost in every possible way. A committed attempt is answered from its receipt, an uncommitted one is executed
+//! again, and a missing receipt never leads to a second effect.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -32,14 +33,17 @@ async fn the_operation_is_told_record_and_fence_and_nobody_can_make_them_up() {
     let fence = fence.to_str().unwrap();
     assert_eq!(fence.parse::<refrain::Fence>().unwrap().to_string(), fence);
     for name in ["refrain-record", "refrain-fence"] {
-        assert!(!heads[1].contains_key(name), "{name} of an unguarded one");
+        assert!(
+            !heads[1].contains_key(name),
+            "{name} of an unguarded request"
+        );
     }
 }
 
-/// What committed is the outcome, however its answer was lost; the first caller gets it, and every retry.
+/// A committed effect is the outcome, however its response was lost; the first caller and every retry get it.
 #[tokio::test(start_paused = true)]
 async fn a_receipt_is_the_outcome() {
-    // Also before any receipt was seen: what is there is there.
+    // Also before any receipt was seen: a receipt that exists counts.
     for shop in [Shop::new(), Shop::proven().await] {
         let before = shop.calls();
         let cases = ["commit-lost", "commit-hang", "commit-500", "commit-409"];
@@ -56,7 +60,7 @@ async fn a_receipt_is_the_outcome() {
     }
 }
 
-/// What did not commit runs again under the next fence, as soon as a retry comes.
+/// An attempt that did not commit is executed again under the next fence, as soon as a retry comes.
 #[tokio::test(start_paused = true)]
 async fn without_a_receipt_a_retry_runs() {
     let shop = Shop::proven().await;
@@ -78,7 +82,7 @@ async fn without_a_receipt_a_retry_runs() {
     }
 }
 
-/// Of a first attempt, refusals count as under at-most-once.
+/// Rejections of a first attempt count as under at-most-once.
 #[tokio::test(start_paused = true)]
 async fn a_refusal_of_the_only_attempt_counts() {
     let shop = Shop::proven().await;
@@ -95,7 +99,7 @@ async fn a_refusal_of_the_only_attempt_counts() {
     }
 }
 
-/// Of a later attempt they do not: the one before it may still commit.
+/// Rejections of a later attempt do not: the attempt before it may still commit.
 #[tokio::test(start_paused = true)]
 async fn a_refusal_of_a_later_attempt_is_not_final() {
     let shop = Shop::proven().await;
@@ -130,7 +134,8 @@ async fn attempts_that_were_sent_are_limited_and_others_are_not_counted() {
     assert_eq!(shop.calls(), calls);
 }
 
-/// The first attempt is given up on and commits all the same: the second one's receipt collides, and both answers are the first one's.
+/// The first attempt times out and commits anyway: the second one's receipt collides, and both responses are those of
+/// the first.
 #[tokio::test(start_paused = true)]
 async fn of_two_attempts_one_commits() {
     let shop = Shop::proven().await;
@@ -141,7 +146,7 @@ async fn of_two_attempts_one_commits() {
         tokio::spawn(async move { shop.pay("k", "wait").await })
     };
     until(|| shop.calls() == 3).await;
-    // Both go on, the older one first.
+    // Both continue, the older one first.
     shop.gate.add_permits(2);
     let second = second.await.unwrap();
     assert_eq!(
@@ -157,7 +162,7 @@ async fn of_two_attempts_one_commits() {
 #[tokio::test(start_paused = true)]
 async fn a_forgotten_receipt_is_reported_and_is_never_a_second_effect() {
     let shop = Shop::proven().await;
-    // Dispatched while receipts were relied on.
+    // Sent while receipts were still proven.
     shop.pay("earlier", "lost").await;
     assert_eq!(shop.pay("k", "forget").await.status, 201);
     shop.until_standing(Standing::Missing).await;
@@ -173,7 +178,7 @@ async fn a_forgotten_receipt_is_reported_and_is_never_a_second_effect() {
             .await
             .check_problem(409, "outcome-unknown", "ask");
     }
-    // Mended: what was sent in between stays in doubt, what was sent before runs.
+    // Receipts are written again: requests sent in between stay indeterminate, those sent before run.
     shop.pay("other", "commit").await;
     shop.until_standing(Standing::Proven).await;
     shop.pay("lost", "commit")
@@ -211,7 +216,7 @@ async fn while_receipts_cannot_be_read_nothing_is_decided() {
     }
 }
 
-/// Nobody retries: the receipt is found in the background.
+/// Without a retry, the receipt is found in the background.
 #[tokio::test(start_paused = true)]
 async fn a_receipt_settles_without_a_retry() {
     let shop = Shop::proven().await;
@@ -232,7 +237,7 @@ async fn a_receipt_settles_without_a_retry() {
     assert_eq!(shop.engine.tally().get(Count::Resolved), 1);
 }
 
-/// A success whose check has to wait is checked once the receipts can be read again.
+/// A success that could not be verified is verified once receipts are readable again.
 #[tokio::test(start_paused = true)]
 async fn a_success_is_checked_when_it_can_be() {
     let shop = Shop::new();
@@ -245,7 +250,8 @@ async fn a_success_is_checked_when_it_can_be() {
     assert_eq!(shop.standing(), Standing::Proven);
 }
 
-/// A receipt that outlived its key by far is not this request's; it is in the way, and the operator is told.
+/// A receipt that is much older than its key belongs to another request; it blocks this one, and the operator gets a
+/// warning.
 #[tokio::test(start_paused = true)]
 async fn a_receipt_of_an_earlier_life_of_the_key_answers_nobody() {
     let shop = Shop::proven().await;

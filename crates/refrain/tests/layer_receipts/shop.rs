@@ -42,7 +42,7 @@ pub(crate) struct Database {
 }
 
 impl Database {
-    /// One transaction: the effect, and its receipt under a unique record.
+    /// One transaction: the effect, and its receipt with a unique record id.
     pub(crate) fn commit(&self, key: &str, headers: &HeaderMap) -> Option<Receipt> {
         let text = |name: &str| headers[name].to_str().unwrap().to_owned();
         let mut rows = self.rows.lock().unwrap();
@@ -94,7 +94,7 @@ pub(crate) fn receipt(fence: &str, body: &str) -> Receipt {
     }
 }
 
-/// What the operation does with a request is in its header `do`.
+/// The service; the header `do` selects what the operation does.
 #[derive(Clone)]
 pub(crate) struct Shop {
     pub(crate) store: Scripted,
@@ -103,7 +103,7 @@ pub(crate) struct Shop {
     pub(crate) layer: RefrainLayer,
     pub(crate) app: Router,
     pub(crate) gate: Arc<Semaphore>,
-    /// The heads that arrived.
+    /// The request heads that arrived.
     pub(crate) heads: Arc<Mutex<Vec<HeaderMap>>>,
 }
 
@@ -112,7 +112,7 @@ impl Shop {
         Self::open(Scripted::on_runtime_clock(), Database::default())
     }
 
-    /// The same store and database with nothing else left, as after a restart.
+    /// The same store and database, and nothing else, as after a restart.
     pub(crate) fn restarted(&self) -> Self {
         Self::open(self.store.clone(), self.database.clone())
     }
@@ -244,7 +244,7 @@ pub(crate) async fn pay(database: &Database, gate: &Semaphore, headers: &HeaderM
     }
     let committed = match first {
         "commit" | "wait" => database.commit(&key, headers),
-        // Takes effect, and forgets the receipt.
+        // Takes effect, and does not write the receipt.
         "forget" => {
             database.effects.lock().unwrap().push(key.clone());
             Some(receipt("", "paid"))

@@ -1,4 +1,5 @@
-//! Whether receipts were seen is a fact in the store: what is promised before the first, and after a restart.
+//! Whether receipts were seen is stored. If it were lost in a restart, an attempt without a receipt could be executed
+//! twice.
 
 use std::sync::atomic::Ordering;
 
@@ -10,7 +11,7 @@ use crate::{
     shop::{SECOND, Shop},
 };
 
-/// No receipt was ever seen: what has none is released, but not before its attempt can no longer commit.
+/// No receipt was ever seen: an attempt without one is released, but not before it can no longer commit.
 #[tokio::test(start_paused = true)]
 async fn before_the_first_receipt_a_failure_is_released_once_it_is_over() {
     for what in ["500", "503", "lost", "hang"] {
@@ -36,7 +37,7 @@ async fn before_the_first_receipt_a_failure_is_released_once_it_is_over() {
     }
 }
 
-/// Nobody has to come back for that.
+/// That needs no retry.
 #[tokio::test(start_paused = true)]
 async fn before_the_first_receipt_a_failure_is_released_without_a_retry() {
     let shop = Shop::new();
@@ -46,7 +47,7 @@ async fn before_the_first_receipt_a_failure_is_released_without_a_retry() {
     assert_eq!(states(&shop.store).await, []);
 }
 
-/// Late, but before it is over: the receipt counts.
+/// A receipt that appears late, but before the attempt is released, counts.
 #[tokio::test(start_paused = true)]
 async fn before_the_first_receipt_one_that_turns_up_is_the_outcome() {
     let shop = Shop::new();
@@ -58,7 +59,7 @@ async fn before_the_first_receipt_one_that_turns_up_is_the_outcome() {
     assert_eq!(shop.database.effects_of("k"), 1);
 }
 
-/// That a receipt was seen is remembered in the store: a start changes nothing.
+/// The store remembers that a receipt was seen, so a restart changes nothing.
 #[tokio::test(start_paused = true)]
 async fn receipts_stay_proven_after_a_restart() {
     let shop = Shop::proven().await.restarted();
@@ -69,7 +70,7 @@ async fn receipts_stay_proven_after_a_restart() {
         assert_eq!(shop.attempt(), "2", "{what}");
     }
     assert_eq!(shop.standing(), Standing::Proven);
-    // Another process sees it, too, and what the engine remembers for itself is in nobody's list.
+    // Another process sees it as well, and the engine's own records are not listed.
     let other = shop.restarted();
     let witness = other.layer.witnesses().next().unwrap();
     other.engine.learn_standing(witness).await.unwrap();
@@ -78,7 +79,7 @@ async fn receipts_stay_proven_after_a_restart() {
     assert_eq!(listed, [StateName::Completed; 3]);
 }
 
-/// So is that one was missing, until one is seen again.
+/// The store also remembers that a receipt was missing, until one is seen again.
 #[tokio::test(start_paused = true)]
 async fn missing_receipts_stay_missing_after_a_restart() {
     let shop = Shop::proven().await;
@@ -92,7 +93,7 @@ async fn missing_receipts_stay_missing_after_a_restart() {
     assert_eq!(other.pay("more", "500").await.status, 500);
     shop.pay("mended", "commit").await;
     shop.until_standing(Standing::Proven).await;
-    // Other processes learn of it.
+    // Other processes read it from the store.
     sleep(SECOND * 6).await;
     for key in ["first", "second"] {
         other.pay(key, "commit").await;
@@ -115,7 +116,7 @@ async fn nothing_is_promised_before_the_store_says_what_it_remembers() {
     assert_eq!(shop.pay("k", "commit").await.status, 201);
 }
 
-/// What was in doubt before a restart is looked up behind it, or runs again.
+/// An unknown outcome from before a restart is resolved by its receipt after it, or executed again.
 #[tokio::test(start_paused = true)]
 async fn after_a_restart_receipts_tell_what_became_of_attempts_before_it() {
     let shop = Shop::proven().await;

@@ -1,5 +1,5 @@
-//! The code was changed while operations were under way, or the key was used for something else.
-//! Neither may be mixed with what was recorded.
+//! The code was changed while operations were in flight, or a key was reused for another operation. New steps must
+//! not be combined with results recorded for other steps.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use refrain::{
 
 use crate::world::{Down, opening, terms, word};
 
-/// A walk over these steps, each with its input; then the end, or a failure of the last one.
+/// Runs these steps, each with its input; then finishes, or fails in the last step.
 async fn walk(
     engine: &Engine,
     opening: &Opening,
@@ -37,7 +37,7 @@ async fn walk(
     walking.finish(sum).await
 }
 
-/// What was recorded first, whether it ended, what the changed code wants, and what that comes to.
+/// The steps recorded first, whether they finished, the steps of the changed code, and the result of running it.
 type Case<'a> = (&'a [(&'a str, u64)], bool, &'a [(&'a str, u64)], &'a str);
 
 const WALKS: &[Case<'_>] = &[
@@ -100,13 +100,13 @@ async fn a_refusal_says_what_was_found_and_what_was_wanted() {
     assert_eq!(word(&ran), "failed");
     let ran = walk(&engine, &opening(), &[("c", 1)], true).await;
     let text = ran.unwrap_err().to_string();
-    let expected = "where the code wants step `c`, step `a` was recorded";
+    let expected = "the code expects step `c`, but step `a` was recorded";
     assert!(text.starts_with(expected), "{text}");
 }
 
 #[tokio::test]
 async fn another_input_under_the_same_key_is_a_mismatch() {
-    // Whether anything was recorded, in flight, or finished.
+    // With nothing recorded, in flight, and finished.
     for (steps, ends) in [
         (vec![("a", 1)], false),
         (vec![("a", 1), ("b", 2)], false),
@@ -116,7 +116,7 @@ async fn another_input_under_the_same_key_is_a_mismatch() {
         let from = |amount: u64| opening().with_input(&("anna", amount));
         let _ = walk(&engine, &from(20), &steps, ends).await;
         let other = walk(&engine, &from(99), &steps, true).await;
-        // In flight there is nothing but a fingerprint.
+        // An operation in flight has only a fingerprint.
         let expected = if steps.len() == 1 && !ends {
             "changed"
         } else {
@@ -163,12 +163,12 @@ async fn rules_that_the_code_breaks_are_named() {
     let down = Down::default();
     let long = "x".repeat(101);
     let cases: [(&[&str], &str); 6] = [
-        (&["a", "b", "a"], "two steps `a`"),
-        (&[""], "no name"),
-        (&["two\nlines"], "no name"),
-        (&["grüße"], "no name"),
-        (&[&long], "no name"),
-        (&["a", "b", "c", "d"], "3 steps at most"),
+        (&["a", "b", "a"], "two steps are named `a`"),
+        (&[""], "invalid name"),
+        (&["two\nlines"], "invalid name"),
+        (&["grüße"], "invalid name"),
+        (&[&long], "invalid name"),
+        (&["a", "b", "c", "d"], "more than 3 steps"),
     ];
     for (number, (names, expected)) in cases.iter().enumerate() {
         let opening = Opening::new("walk", Key::new(number.to_string()).unwrap()).with_steps_max(3);
@@ -191,7 +191,7 @@ async fn rules_that_the_code_breaks_are_named() {
     ));
 }
 
-/// What cannot be replayed does not count as done; once it can, the same key gets it through.
+/// A result that cannot be stored does not count as done; once it can be, the same key completes.
 #[tokio::test]
 async fn a_result_that_cannot_be_kept_is_refused_and_tried_again() {
     let engine = Engine::new(Memory::new());

@@ -1,7 +1,8 @@
-//! The process dies at every place where it can, once, and once more on the way on. Where it died must not be seen in what came of it.
+//! The process dies at every point where it can, once, and a second time while it recovers. The final result must not
+//! depend on where it died.
 //!
-//! A crash is a future that is dropped at one of its awaits: between two answers of the store, or around an effect.
-//! Destructors run, other than with `kill -9`, which the neighbouring file does.
+//! A crash is a future that is dropped at one of its awaits: between two responses of the store, or around an effect.
+//! Destructors run, unlike with `kill -9`, which `kill.rs` tests.
 
 use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
 
@@ -13,7 +14,7 @@ use crate::{
     world::{Down, Reply, Reply::*, lapse, opening, trip, word},
 };
 
-/// Runs until the await of this number, and no further.
+/// Polls until the await with this number, then drops the future.
 async fn crash_at<T>(await_number: usize, run: impl Future<Output = T>) -> Result<T, ()> {
     let mut run = pin!(run);
     let mut waited = 0;
@@ -28,7 +29,8 @@ async fn crash_at<T>(await_number: usize, run: impl Future<Output = T>) -> Resul
     .await
 }
 
-/// A store whose every answer takes a moment: done at once and told late, or done late by somebody who does not care who asked.
+/// A store whose every response takes a moment: applied at once and acknowledged late, or applied late even if the
+/// caller was dropped.
 fn slow_store(is_done_late: bool) -> Scripted {
     let store = Scripted::on_runtime_clock();
     let moment = Duration::from_millis(1);
@@ -42,7 +44,8 @@ fn slow_store(is_done_late: bool) -> Scripted {
     store
 }
 
-/// Crashes at each of these awaits, one run after the other, then runs until it has ended; whether the last crash came.
+/// Crashes at each of these awaits, one run after the other, then runs to the end; returns whether the last crash
+/// happened.
 async fn check(is_done_late: bool, replies: &[(&str, Reply)], crashes: &[usize]) -> bool {
     let store = slow_store(is_done_late);
     let down = Down::default();
@@ -71,7 +74,7 @@ async fn check(is_done_late: bool, replies: &[(&str, Reply)], crashes: &[usize])
     let effects = down.effects();
     let right: &[&[&str]] = match end {
         "finished" => &[&["ride", "charge", "mail"]],
-        // Of what was refused nothing stands, and all else is undone.
+        // A rejected step has no effect, and all the others are undone.
         "undone" => &[
             &[],
             &["ride", "undo ride"],
@@ -90,24 +93,24 @@ async fn check(is_done_late: bool, replies: &[(&str, Reply)], crashes: &[usize])
     is_struck
 }
 
-/// Forward to the end, back from the last step, and with an answer that is lost.
+/// Forward to the end, back from the last step, and with a lost response.
 const WAYS: [&[(&str, Reply)]; 3] = [&[], &[("mail", Refuses)], &[("mail", LosesAnswer)]];
 
 #[tokio::test(start_paused = true)]
-async fn a_crash_at_any_await_is_not_seen_in_what_comes_of_it() {
+async fn crash_at_any_await_does_not_change_the_result() {
     for is_done_late in [false, true] {
         for replies in WAYS {
             let mut awaits = 0;
             while check(is_done_late, replies, &[awaits]).await {
                 awaits += 1;
             }
-            assert!(awaits >= 10, "{awaits} awaits are too few to tell");
+            assert!(awaits >= 10, "{awaits} awaits are too few for a valid test");
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn nor_are_two_crashes() {
+async fn two_crashes_at_any_await_do_not_change_the_result() {
     for replies in WAYS {
         let mut first = 0;
         while check(false, replies, &[first]).await {
@@ -136,7 +139,7 @@ fn replies() -> impl Strategy<Value = Vec<(&'static str, Reply)>> {
         2 => Just(Refuses),
         1 => Just(Later(20)),
     ];
-    // An undo that is refused waits for a person, which is another test's story.
+    // A rejected undo waits for an operator, which another test covers.
     let pair = (what, reply).prop_map(|(what, reply)| match reply {
         Refuses if what.starts_with("undo") => (what, Fails),
         reply => (what, reply),
@@ -148,7 +151,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn whatever_fails_and_crashes_each_effect_is_there_once_or_undone(
+    fn each_effect_happens_once_or_is_undone_after_failures_and_crashes(
         replies in replies(),
         crashes in proptest::collection::vec(0_usize..40, 0..6),
         is_done_late: bool,

@@ -1,4 +1,5 @@
-//! A step in a system that takes no key: what may have happened is not done again until somebody knows.
+//! A step in a system without idempotency keys: a step that may have executed is not executed again until its outcome
+//! is known.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,7 +14,7 @@ use crate::{
     world::{Down, Reply, Reply::*, opening, terms, word},
 };
 
-/// One step in a system without keys, and one behind it.
+/// One step in a system without keys, and one after it.
 async fn fax(engine: &Engine, down: &Down, step: Step) -> Result<u64, StepError> {
     let mut steps = match opening().open(engine).await? {
         Opened::Open(steps) => steps,
@@ -32,13 +33,13 @@ fn once() -> Step {
     Step::new("fax").at_most_once()
 }
 
-/// Until the attempt can no longer act.
+/// Waits until the attempt can no longer act.
 async fn settle() {
     tokio::time::sleep(terms().settle_after + Duration::from_secs(1)).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_may_have_happened_is_not_done_again() {
+async fn step_with_unknown_outcome_is_not_repeated() {
     let cases: [(Reply, &[&str]); 5] = [
         (Fails, &["indeterminate", "indeterminate"]),
         (LosesAnswer, &["indeterminate", "indeterminate"]),
@@ -73,7 +74,7 @@ async fn a_run_that_is_dropped_in_the_middle_leaves_doubt() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_person_found_out_lets_it_go_on() {
+async fn operator_resolution_resumes_the_run() {
     let terms = terms();
     let happened = Resolution::Completed {
         outcome: Outcome::new(200, "7"),
@@ -100,8 +101,8 @@ async fn what_a_person_found_out_lets_it_go_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_probe_lets_it_go_on_by_itself() {
-    // What the probe finds, and what the next run comes to.
+async fn probe_resumes_the_run_automatically() {
+    // The probe's finding, and the result of the next run.
     let cases = [
         (Ok(Some(7_u64)), "finished", 1),
         (Ok(None), "finished", 2),
@@ -122,7 +123,10 @@ async fn a_probe_lets_it_go_on_by_itself() {
         };
         let ran = fax(&engine, &down, step()).await;
         assert_eq!(word(&ran), "indeterminate");
-        assert!(asked.lock().unwrap().is_empty(), "it may still act");
+        assert!(
+            asked.lock().unwrap().is_empty(),
+            "probed while the attempt may still act"
+        );
         settle().await;
         let ran = fax(&engine, &down, step()).await;
         assert_eq!(word(&ran), expected, "{found:?}");

@@ -1,4 +1,5 @@
-//! A step fails: it is tried again under the same key, in this run or the next, for as long as there are attempts.
+//! A step fails: it is retried under the same key, in this run or the next, until its attempts are used up. Under a
+//! new key it could execute twice.
 
 use std::time::Duration;
 
@@ -13,7 +14,8 @@ use crate::{
     world::{Down, Reply, Reply::*, opening, terms, trip, word},
 };
 
-/// What the payment answers, the tries of one run, and what that run and the next ones come to, a second after each other.
+/// The replies of the payment system, the tries per run, and the results of this run and the next ones, 2.5 seconds
+/// apart.
 const FAILURES: &[(&[Reply], u32, &[&str])] = &[
     (&[Fails], 1, &["failed", "finished"]),
     (&[Fails], 2, &["finished"]),
@@ -26,7 +28,7 @@ const FAILURES: &[(&[Reply], u32, &[&str])] = &[
         2,
         &["failed", "finished"],
     ),
-    // More than the longest pause is waited for outside.
+    // The run does not wait longer than its longest pause; the caller has to come back.
     (&[Later(20)], 3, &["failed", "in flight", "in flight"]),
     (&[Later(5)], 3, &["finished"]),
     (&[Refuses], 3, &["undone", "undone"]),
@@ -34,7 +36,7 @@ const FAILURES: &[(&[Reply], u32, &[&str])] = &[
 ];
 
 #[tokio::test(start_paused = true)]
-async fn what_fails_is_tried_again_under_the_same_key() {
+async fn failed_step_is_retried_with_the_same_key() {
     for (number, (replies, tries, expected)) in FAILURES.iter().enumerate() {
         let engine = Engine::new(Scripted::on_runtime_clock());
         let down = Down::default();
@@ -51,9 +53,9 @@ async fn what_fails_is_tried_again_under_the_same_key() {
     }
 }
 
-/// Forgetting a step that may have been done would let somebody give up without undoing it.
+/// If a step that may have executed were forgotten, the operation could be abandoned without undoing it.
 #[tokio::test(start_paused = true)]
-async fn only_what_provably_had_no_effect_is_forgotten() {
+async fn only_steps_that_provably_had_no_effect_are_forgotten() {
     let cases: [(&[Reply], &str); 4] = [
         (&[Unreachable], "undone"),
         (&[Fails], "invalid"),
@@ -81,7 +83,7 @@ async fn only_what_provably_had_no_effect_is_forgotten() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_step_that_used_up_its_attempts_waits_for_somebody() {
+async fn exhausted_step_waits_for_an_operator() {
     let engine = Engine::new(Scripted::on_runtime_clock());
     let down = Down::default();
     down.answers("charge", [Fails; 3]);
@@ -117,14 +119,14 @@ async fn a_try_that_takes_too_long_is_given_up_and_tried_again() {
     else {
         panic!("{ran:?}");
     };
-    assert_eq!((&*step, &*reason), ("charge", "it took too long"));
+    assert_eq!((&*step, &*reason), ("charge", "it timed out"));
     assert!(began.elapsed() >= 2 * terms().timeout);
     tokio::time::sleep(retry_after).await;
     assert_eq!(trip(&engine, &down, &opening).await.unwrap(), 123);
     assert_eq!(down.effects(), ["ride", "charge", "mail"]);
 }
 
-/// The store goes away behind the effect: the engine holds the outcome, and the next run finds it.
+/// The store becomes unavailable after the effect: the engine keeps the outcome in memory, and the next run finds it.
 #[tokio::test(start_paused = true)]
 async fn a_store_that_fails_loses_nothing_and_runs_nothing_twice() {
     let unavailable = Fault::Fails(refrain::ErrorKind::Unavailable);

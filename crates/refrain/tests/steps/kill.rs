@@ -1,8 +1,8 @@
-//! A real process, killed for real, with the systems further down in files outside its store.
+//! A real process, killed with SIGKILL, with the downstream systems in files outside of its store.
 //!
-//! The child books rides: each has three effects, every third one is refused at the last, and is undone.
-//! Its parent kills it at random moments and starts it again, lets its last life end by itself, and then reads the books.
-//! `REFRAIN_KILLS` says how often it is killed at the most.
+//! The child books rides: each has three effects; every third ride is rejected at the last step, and undone. The
+//! parent kills the child at random times and restarts it, lets its last life finish, and then compares the files.
+//! `REFRAIN_KILLS` sets the maximum number of kills.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -25,7 +25,7 @@ use refrain_testkit::disk::Dice;
 const CHILD: &str = "REFRAIN_TEST_STEPS_CHILD";
 const LAST: &str = "REFRAIN_TEST_STEPS_LAST";
 const RIDES: usize = 400;
-/// What a life that is to be killed takes on: on a fast machine, too, there is something left for the next ones.
+/// Rides per life of a child that will be killed, so that a fast machine, too, leaves work for the next lives.
 const RIDES_PER_LIFE: usize = 6;
 const AT_ONCE: usize = 4;
 const END: &str = " end";
@@ -34,8 +34,8 @@ fn child_folder() -> Option<PathBuf> {
     env::var_os(CHILD).map(PathBuf::from)
 }
 
-/// One line in a file that only grows, in the hands of the system when this returns.
-/// A kill can cut it, so it starts on a line of its own and is marked at its end.
+/// Appends one line to a file; the operating system has it when this returns. A kill can cut the line, so it starts
+/// with a line break and ends with a mark.
 fn note(path: &Path, line: &str) {
     let mut options = fs::OpenOptions::new();
     let mut file = options.append(true).create(true).open(path).unwrap();
@@ -49,7 +49,7 @@ fn lines(path: &Path) -> Vec<String> {
     whole.map(Into::into).collect()
 }
 
-/// A system further down that honours keys: a file for each effect, named by its key.
+/// A downstream system that supports idempotency keys: one file per effect, named after its key.
 async fn down(folder: &Path, ride: usize, what: &str, key: &Key) -> Result<String, Failure> {
     note(
         &folder.join("calls"),
@@ -189,7 +189,7 @@ fn rides_end_once_however_often_their_process_is_killed() {
     check_books(folder.path());
 }
 
-/// Until this life has asked for something or noted an end, be the machine as slow as it may.
+/// Waits until this life has called a system or noted an end, however slow the machine is.
 fn wait_for_work(folder: &Path, child: &mut Child) {
     let len_of = |name: &str| fs::metadata(folder.join(name)).map_or(0, |data| data.len());
     let len = || len_of("calls") + len_of("ended");
@@ -217,7 +217,7 @@ fn check_books(folder: &Path) {
         keys.entry(what.into()).or_default().insert(key.into());
     }
     for (what, keys) in &keys {
-        assert_eq!(keys.len(), 1, "{what} was asked for under several keys");
+        assert_eq!(keys.len(), 1, "{what} was called under several keys");
     }
     check_order(&calls);
     for ride in 0..RIDES {
@@ -227,7 +227,7 @@ fn check_books(folder: &Path) {
             _ => ("ride charge mail", &["ride", "charge", "mail"]),
         };
         assert_eq!(ends[&ride_text], HashSet::from([end.into()]), "ride {ride}");
-        // A kill between an effect and its note loses the note, never the effect: the file is there.
+        // A kill between an effect and its note loses the note, never the effect's file.
         let noted = effects.remove(&ride_text).unwrap_or_default();
         let mut right_left = right.iter();
         let is_in_order = noted.iter().all(|what| right_left.any(|it| it == what));
@@ -241,10 +241,13 @@ fn check_books(folder: &Path) {
     check_store(folder);
     let again = calls.len() - keys.len();
     println!("{} calls, {again} of them again", calls.len());
-    assert!(again >= 20, "{again} kills hit a step: too few to tell");
+    assert!(
+        again >= 20,
+        "{again} kills hit a step: too few for a valid test"
+    );
 }
 
-/// No step after one that comes behind it, and no way forward once the way back has begun.
+/// No step runs after a later one, and none runs forward once the undo has begun.
 fn check_order(calls: &[String]) {
     const ORDER: [&str; 5] = ["ride", "charge", "mail", "undo charge", "undo ride"];
     let mut reached: HashMap<&str, usize> = HashMap::new();
@@ -261,7 +264,7 @@ fn check_order(calls: &[String]) {
     }
 }
 
-/// Nothing is left in flight or in doubt.
+/// No record is left in flight or indeterminate.
 fn check_store(folder: &Path) {
     let store = Embedded::open(&folder.join("store"), Options::default()).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread()

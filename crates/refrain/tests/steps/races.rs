@@ -1,4 +1,5 @@
-//! Two runs of one operation at once: on two nodes, or a retry while the first is still going.
+//! Two runs of one operation at the same time: on two nodes, or a retry while the first run is not finished. Each
+//! effect must happen once.
 
 use std::time::Duration;
 
@@ -51,7 +52,7 @@ async fn of_many_runs_at_once_all_learn_that_it_was_undone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_another_run_gives_up_when_the_time_is_over() {
+async fn waiting_for_another_run_times_out() {
     let store = Scripted::on_runtime_clock();
     let down = Down::default();
     down.answers("charge", [Hangs]);
@@ -75,7 +76,7 @@ async fn who_waits_for_another_run_gives_up_when_the_time_is_over() {
     running.abort();
 }
 
-/// A node that cannot renew its lease is overtaken in the middle of a step, and comes back with a result of its own.
+/// A node that cannot renew its lease is overtaken during a step, and returns with its own result.
 #[tokio::test(start_paused = true)]
 async fn a_run_that_was_overtaken_takes_what_the_other_one_recorded() {
     let slow = Scripted::on_runtime_clock();
@@ -101,7 +102,8 @@ async fn a_run_that_was_overtaken_takes_what_the_other_one_recorded() {
     assert_eq!(late.unwrap(), 2, "the fence did not hold");
 }
 
-/// One run stands between two steps while another one is refused, and undoes. It wakes up, and must not go forward.
+/// One run pauses between two steps while another one is rejected and undoes. When the first resumes, it must not go
+/// forward.
 #[tokio::test(start_paused = true)]
 async fn a_run_that_slept_does_not_go_forward_where_another_has_begun_to_undo() {
     for refused in ["charge", "mail"] {
@@ -123,7 +125,11 @@ async fn a_run_that_slept_does_not_go_forward_where_another_has_begun_to_undo() 
         let undo = async |key: Key, _: u64| down.call("undo charge", &key).await.map(|_| ());
         let mut ran = sleeper.step_or_undo("charge", work, undo).await;
         if refused == "mail" {
-            assert_eq!(word(&ran), "finished", "that one was done, and is replayed");
+            assert_eq!(
+                word(&ran),
+                "finished",
+                "this step was done, and is replayed"
+            );
             let work = async |key: Key| down.call("mail", &key).await;
             ran = sleeper.step("mail", work).await;
         }

@@ -1,4 +1,5 @@
-//! What is done is not done again, under keys that never change, and is remembered for as long as was said.
+//! A completed step is not executed again, its key never changes, and its result is kept for the whole retention
+//! period.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -21,7 +22,7 @@ async fn open(engine: &Engine, opening: &Opening) -> Box<Steps<'static>> {
 }
 
 #[tokio::test]
-async fn what_is_done_is_replayed_by_every_later_run_on_every_node() {
+async fn completed_steps_are_replayed_on_every_node() {
     let (store, down) = (Memory::new(), Down::default());
     let first = trip(&Engine::new(store.clone()), &down, &opening()).await;
     assert_eq!(first.unwrap(), 123);
@@ -33,7 +34,7 @@ async fn what_is_done_is_replayed_by_every_later_run_on_every_node() {
 }
 
 #[tokio::test]
-async fn a_run_goes_on_behind_the_last_step_that_is_done() {
+async fn run_resumes_after_the_last_completed_step() {
     let (store, down) = (Memory::new(), Down::default());
     let mut steps = open(&Engine::new(store.clone()), &opening()).await;
     let ride: u64 = steps
@@ -51,7 +52,7 @@ async fn the_key_for_the_next_system_is_the_steps_own_and_never_changes() {
     let store = Memory::new();
     let key_of = async |opening: Opening, name: &str| {
         let mut steps = open(&Engine::new(store.clone()), &opening).await;
-        // Not recorded, so that each asks anew.
+        // Results are not recorded, so that each run calls the system again.
         let seen = std::sync::Mutex::new(String::new());
         let ran = steps
             .step(name, async |key: Key| {
@@ -100,9 +101,9 @@ async fn places_are_no_records_of_requests_or_messages() {
     assert_eq!(down.calls().len(), 6);
 }
 
-/// Retention begins with each step, and the first ends long before the last.
+/// The retention of each step starts with that step, so the first one expires long before the last.
 #[tokio::test(start_paused = true)]
-async fn steps_are_known_as_long_as_what_came_of_them() {
+async fn steps_are_kept_as_long_as_their_outcome() {
     const SPAN: Duration = Duration::from_mins(24);
     let store = Scripted::on_runtime_clock();
     let (engine, down) = (Engine::new(store.clone()), Down::default());
@@ -128,12 +129,12 @@ async fn steps_are_known_as_long_as_what_came_of_them() {
         assert_eq!(word(&trip(&engine, &down, &opening).await), expected);
     }
     assert_eq!(down.calls().len(), 3);
-    // The first place is forgotten, those behind it are not yet: they belong to another generation.
+    // The record of the first step has expired, those of later steps have not: they belong to another generation.
     tokio::time::sleep(SPAN).await;
     let left = refrain::Store::list(&store, &Query::default())
         .await
         .unwrap();
-    assert!(!left.readings.is_empty(), "all were forgotten at once");
+    assert!(!left.readings.is_empty(), "all records expired at once");
     assert_eq!(word(&trip(&engine, &down, &opening).await), "finished");
     assert_eq!(down.calls().len(), 6);
 }

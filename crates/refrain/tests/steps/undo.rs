@@ -1,4 +1,5 @@
-//! A step is refused for good: those before it are undone, last one first, whatever dies in between, and nobody goes forward again.
+//! A step is rejected permanently: the steps before it are undone in reverse order, across any crash, and no run goes
+//! forward again.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn what_is_done_is_undone_last_one_first() {
+async fn completed_steps_are_undone_in_reverse_order() {
     let cases: [(&str, &[&str]); 3] = [
         ("ride", &["ride"]),
         ("charge", &["ride", "charge", "undo ride"]),
@@ -68,7 +69,7 @@ async fn an_undo_that_fails_is_tried_again_and_no_run_goes_forward() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_undo_that_is_refused_waits_for_somebody_and_skips_nothing() {
+async fn rejected_undo_waits_for_an_operator_and_skips_nothing() {
     let store = Scripted::on_runtime_clock();
     let (engine, down) = (Engine::new(store.clone()), Down::default());
     down.answers("mail", [Refuses]);
@@ -84,7 +85,7 @@ async fn an_undo_that_is_refused_waits_for_somebody_and_skips_nothing() {
         lapse().await;
     }
     assert_eq!(down.keys("undo charge").len(), 1);
-    // Operators find it where all doubt is listed.
+    // Operators find it in the list of unknown outcomes.
     let query = Query {
         state: Some(StateName::Indeterminate),
         ..Query::default()
@@ -127,7 +128,7 @@ async fn an_undo_that_is_said_not_to_have_happened_is_tried_again() {
     down.check_order();
 }
 
-/// A ride, and then a decision of the code's own.
+/// A ride, and then a decision by the code to give up.
 async fn decide(engine: &Engine, down: &Down, gives_up: bool) -> Result<u64, StepError> {
     let mut steps = match opening().open(engine).await? {
         Opened::Open(steps) => steps,
@@ -173,7 +174,7 @@ async fn a_decision_to_give_up_stands_whatever_later_runs_decide() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_begun_has_to_end_before_the_code_can_give_up() {
+async fn run_cannot_be_abandoned_while_a_step_is_open() {
     let engine = Engine::new(Scripted::on_runtime_clock());
     let down = Down::default();
     down.answers("charge", [LosesAnswer]);
@@ -184,7 +185,7 @@ async fn what_was_begun_has_to_end_before_the_code_can_give_up() {
     assert_eq!(down.effects(), ["ride", "charge"], "nothing was undone");
 }
 
-/// The ride, which can be undone; behind the payment nothing can.
+/// The ride can be undone; after the payment nothing can.
 async fn pay(engine: &Engine, down: &Down, gives_up: bool) -> Result<u64, StepError> {
     let mut steps = match opening().open(engine).await? {
         Opened::Open(steps) => steps,
@@ -211,7 +212,7 @@ async fn pay(engine: &Engine, down: &Down, gives_up: bool) -> Result<u64, StepEr
 }
 
 #[tokio::test(start_paused = true)]
-async fn behind_the_point_of_no_return_nothing_is_undone() {
+async fn nothing_is_undone_after_the_point_of_no_return() {
     let engine = Engine::new(Scripted::on_runtime_clock());
     let down = Down::default();
     assert_eq!(word(&pay(&engine, &down, true).await), "invalid");
@@ -238,7 +239,7 @@ async fn behind_the_point_of_no_return_nothing_is_undone() {
 }
 
 #[tokio::test]
-async fn before_the_point_of_no_return_it_is_undone() {
+async fn steps_are_undone_before_the_point_of_no_return() {
     let engine = Engine::new(Scripted::new());
     let down = Down::default();
     down.answers("charge", [Refuses]);

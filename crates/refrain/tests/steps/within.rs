@@ -1,5 +1,5 @@
-//! Steps in a consumer: a message that comes again goes on behind what is done, and one that was undone is a dead letter.
-//! In an HTTP service they are shown by `examples/ride`.
+//! Steps in a consumer: a redelivered message resumes after its completed steps, and a message that was undone
+//! becomes a dead letter. `examples/ride` shows steps in an HTTP service.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,8 +15,8 @@ use crate::{
 };
 
 #[tokio::test(start_paused = true)]
-async fn a_message_that_comes_again_goes_on_behind_what_is_done() {
-    // What the payment answers, what the message ends as, and all calls.
+async fn redelivered_message_resumes_after_completed_steps() {
+    // The replies of the payment system, the final count of the message, and all calls.
     let cases: [(&[Reply], Count, &[&str]); 3] = [
         (
             &[Fails, LosesAnswer],

@@ -1,4 +1,4 @@
-//! What lies further down: systems that take effect once for each key, and answer as the test says.
+//! Downstream systems that take effect once per key, and reply as the test says.
 
 #![allow(
     dead_code,
@@ -21,35 +21,35 @@ pub(crate) const LEASE: Duration = Duration::from_secs(30);
 
 const ORDER: [&str; 5] = ["ride", "charge", "mail", "undo charge", "undo ride"];
 
-/// What a call comes to.
+/// The reply to a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reply {
     Fine,
-    /// It failed, and whether it took effect is not said. It did not.
+    /// Fails without saying whether it took effect. It did not.
     Fails,
-    /// It took effect, and the answer is lost.
+    /// Takes effect, and the response is lost.
     LosesAnswer,
-    /// It failed, provably before it took effect.
+    /// Fails, provably before it took effect.
     Unreachable,
-    /// Not before that many seconds have passed.
+    /// Accepts no call before this many seconds have passed.
     Later(u64),
-    /// Never.
+    /// Rejects permanently.
     Refuses,
-    /// It took effect, and no answer comes.
+    /// Takes effect, and never responds.
     Hangs,
 }
 
-/// The systems further down. Clones are the same ones.
+/// The downstream systems. Clones share their state.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Down(Arc<Mutex<Books>>);
 
 #[derive(Debug, Default)]
 struct Books {
-    /// What is answered next; fine, where nothing is said.
+    /// The next replies; success after the last.
     replies: HashMap<String, VecDeque<Reply>>,
-    /// Every call: what, and under which key.
+    /// Every call: its name and its key.
     calls: Vec<(String, String)>,
-    /// What took effect under which key, and the number that came of it.
+    /// Effects: name, key and result number.
     effects: Vec<(String, String, u64)>,
 }
 
@@ -62,7 +62,7 @@ impl Down {
         self
     }
 
-    /// Takes effect, unless that is done under this key.
+    /// Takes effect, unless it already did under this key.
     pub(crate) async fn call(&self, what: &str, key: &Key) -> Result<u64, Failure> {
         tokio::task::yield_now().await;
         let reply = {
@@ -78,7 +78,7 @@ impl Down {
                 Duration::from_secs(seconds),
                 "too busy",
             )),
-            // What has taken effect under this key is not refused any more.
+            // A call that already took effect under this key is not rejected any more.
             Reply::Refuses if self.find(what, key).is_none() => Err(Failure::reject("no")),
             Reply::Fine | Reply::Refuses => {
                 let number = self.effect(what, key);
@@ -114,13 +114,13 @@ impl Down {
         number
     }
 
-    /// Every call so far, by name.
+    /// The names of all calls so far.
     pub(crate) fn calls(&self) -> Vec<String> {
         let books = self.0.lock().unwrap();
         books.calls.iter().map(|(what, _)| what.clone()).collect()
     }
 
-    /// What took effect so far, in order.
+    /// The effects so far, in order.
     pub(crate) fn effects(&self) -> Vec<String> {
         let books = self.0.lock().unwrap();
         books
@@ -130,14 +130,14 @@ impl Down {
             .collect()
     }
 
-    /// The keys that were presented for this.
+    /// The keys that were sent for this call.
     pub(crate) fn keys(&self, what: &str) -> Vec<String> {
         let books = self.0.lock().unwrap();
         let calls = books.calls.iter().filter(|(other, _)| other == what);
         calls.map(|(_, key)| key.clone()).collect()
     }
 
-    /// One key for each thing, no step after one that comes behind it, and no way forward once the way back has begun.
+    /// Each name has one key, no step runs after a later one, and none runs forward once the undo has begun.
     pub(crate) fn check_order(&self) {
         let calls = self.calls();
         let place = |what: &String| ORDER.iter().position(|other| other == what).unwrap();
@@ -145,14 +145,18 @@ impl Down {
         self.check_keys();
     }
 
-    /// One key for each thing, whoever asked for it how often.
+    /// Each name has one key, in all calls of all runs, and no two names share one.
     pub(crate) fn check_keys(&self) {
         let mut of_keys: HashMap<String, &str> = HashMap::new();
         for what in ORDER {
             let keys = self.keys(what);
             assert!(keys.windows(2).all(|pair| pair[0] == pair[1]), "{what}");
             let Some(key) = keys.first() else { continue };
-            assert_eq!(of_keys.insert(key.clone(), what), None, "one key for two");
+            assert_eq!(
+                of_keys.insert(key.clone(), what),
+                None,
+                "two names share a key"
+            );
         }
     }
 }
@@ -170,7 +174,7 @@ pub(crate) fn key() -> Key {
     Key::new("order-7").unwrap()
 }
 
-/// One try in each run, and nobody waits for another.
+/// One try per run, and no waiting for other runs.
 pub(crate) fn opening() -> Opening {
     let backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(10));
     Opening::new("book-ride", key())
@@ -213,7 +217,7 @@ pub(crate) async fn lapse() {
     tokio::time::sleep(LEASE + Duration::from_secs(60)).await;
 }
 
-/// What a run came to, in a word.
+/// The result of a run, in one word.
 pub(crate) fn word<T>(ran: &Result<T, StepError>) -> &'static str {
     match ran {
         Ok(_) => "finished",

@@ -1,4 +1,4 @@
-//! An audit log as tests look into it.
+//! Reads audit logs for tests, and opens logs on failing disks.
 
 use std::{path::Path, sync::Arc};
 
@@ -8,7 +8,7 @@ use refrain::{
 };
 use refrain_testkit::disk::FaultDisk;
 
-/// Every entry of a log in which nothing is damaged.
+/// All entries of an undamaged log.
 pub(crate) fn entries(folder: &Path) -> Vec<Written> {
     let mut all = Vec::new();
     let mut visit = |visit: Visit<'_>| {
@@ -21,7 +21,7 @@ pub(crate) fn entries(folder: &Path) -> Vec<Written> {
     all
 }
 
-/// A log on a disk that can be told to fail.
+/// A log on a disk with injected faults.
 pub(crate) fn failing(folder: &Path) -> (FaultDisk, AuditLog) {
     let disk = FaultDisk::over(folder).unwrap();
     let options = Options {

@@ -1,4 +1,4 @@
-//! A store that does what the test says: slow, failing, answering late or not at all, and counting what it is asked.
+//! A store with scripted faults: slow, failing, responding late or never, and counting its calls.
 
 #![allow(
     dead_code,
@@ -20,7 +20,7 @@ use refrain::{
 };
 use tokio::time::{Instant, sleep};
 
-/// What can be asked of a store.
+/// Operations of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Op {
     Claim,
@@ -30,37 +30,37 @@ pub(crate) enum Op {
     Sweep,
 }
 
-/// What goes wrong.
+/// Kinds of faults.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Fault {
-    /// An error, and nothing was done.
+    /// Returns an error, and applies nothing.
     Fails(ErrorKind),
-    /// An error that says that nothing was done.
+    /// Returns an error that says that nothing was applied.
     Refuses,
-    /// An error at once, and done that much later: it was held up on its way.
+    /// Returns an error at once, and applies the call this much later: it was delayed on the network.
     ArrivesLate(Duration),
-    /// Done, but what comes back, that much later, is an error.
+    /// Applies the call, but returns an error this much later.
     LosesAnswer(Duration),
-    /// Done at once, answered late.
+    /// Applies the call at once, and responds late.
     AnswersLate(Duration),
-    /// Done late by somebody who does not care whether the asker is still there, as a writer thread or a server.
+    /// Applies the call late even if the caller was dropped meanwhile, like a writer thread or a server.
     DoneLate(Duration),
-    /// Never answers, and nothing is done.
+    /// Never responds, and applies nothing.
     Hangs,
 }
 
-/// Records in memory behind a script. Clones share both.
+/// Records in memory with scripted faults. Clones share both.
 #[derive(Debug, Clone)]
 pub(crate) struct Scripted {
     pub(crate) records: Memory,
     script: Arc<Script>,
-    /// Who is woken by a settlement, if the store can tell.
+    /// Notified of settlements, if the store supports that.
     watches: Option<Watches>,
 }
 
 #[derive(Debug, Default)]
 struct Script {
-    /// How many calls of this kind are to go wrong yet, and how.
+    /// Number of calls of this kind that still fail, and how.
     faults: Mutex<HashMap<Op, (usize, Fault)>>,
     calls: Mutex<HashMap<Op, usize>>,
 }
@@ -70,7 +70,7 @@ impl Scripted {
         Self::on(Memory::new())
     }
 
-    /// With a clock that follows the runtime's, so that paused time moves leases, too.
+    /// With a clock that follows the runtime's, so that paused time affects leases as well.
     pub(crate) fn on_runtime_clock() -> Self {
         let clock = Arc::new(RuntimeClock(tokio::time::Instant::now()));
         Self::on(Memory::with_options(Memory::BYTES_MAX, clock))
@@ -85,13 +85,13 @@ impl Scripted {
         }
     }
 
-    /// The same store, which tells of settlements.
+    /// The same store, with notifications of settlements.
     pub(crate) fn with_watches(mut self) -> Self {
         self.watches = Some(Watches::new());
         self
     }
 
-    /// The next `times` calls of this kind go wrong.
+    /// Lets the next `times` calls of this kind fail.
     pub(crate) fn set(&self, op: Op, times: usize, fault: Fault) {
         self.script
             .faults
@@ -100,7 +100,7 @@ impl Scripted {
             .insert(op, (times, fault));
     }
 
-    /// Calls of this kind go right again.
+    /// Lets calls of this kind succeed again.
     pub(crate) fn mend(&self, op: Op) {
         self.script.faults.lock().unwrap().remove(&op);
     }
@@ -241,7 +241,7 @@ impl Clock for RuntimeClock {
     }
 }
 
-/// Waits until it is so; fails loudly if it never is.
+/// Waits until the condition holds; panics on a timeout.
 #[track_caller]
 pub(crate) fn until(is_so: impl Fn() -> bool) -> impl Future<Output = ()> {
     let place = std::panic::Location::caller();
@@ -252,17 +252,17 @@ pub(crate) fn until(is_so: impl Fn() -> bool) -> impl Future<Output = ()> {
             }
             sleep(Duration::from_millis(2)).await;
         }
-        panic!("it never came to be what was waited for at {place}");
+        panic!("timed out waiting for the condition at {place}");
     }
 }
 
-/// Ends it with this outcome, and sees that it counts.
+/// Completes the run with this body, and checks that it is applied.
 pub(crate) async fn complete(running: Running, body: &str) {
     let settled = running.complete(Outcome::new(200, body)).await;
     assert_eq!(settled.unwrap(), Settled::Applied);
 }
 
-/// What the store's records are now.
+/// The states of all records in the store.
 pub(crate) async fn states(store: &impl Store) -> Vec<StateName> {
     let page = store.list(&Query::default()).await.unwrap();
     let readings = page.readings.iter();

@@ -1,4 +1,4 @@
-//! A payments service whose effects are counted, behind the layer, and what its clients see.
+//! A payments service behind the layer that counts its effects, and the responses that its clients get.
 
 use std::sync::{
     Arc,
@@ -23,7 +23,7 @@ use refrain::{
 use tokio::sync::Semaphore;
 use tower_service::Service;
 
-/// A payments service whose effects are counted, behind the layer.
+/// A payments service behind the layer that counts its effects.
 pub(crate) struct Shop {
     pub(crate) effects: Arc<AtomicUsize>,
     /// Handlers of `/slow` wait for a permit.
@@ -107,7 +107,7 @@ pub(crate) fn shop_on(policy: Policy, engine: Engine) -> Shop {
     }
 }
 
-/// A stream of chunks, without a crate for it.
+/// A stream of chunks, to avoid a dependency.
 struct Chunks<I>(I);
 
 impl<I: Iterator<Item = Result<Bytes, std::io::Error>> + Unpin> futures_core::Stream for Chunks<I> {

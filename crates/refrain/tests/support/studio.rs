@@ -1,4 +1,4 @@
-//! A service behind the layer whose answers the test speaks piece by piece, and what its clients hear.
+//! A service behind the layer whose responses the test produces chunk by chunk, and the clients that read them.
 
 use std::{
     pin::Pin,
@@ -27,29 +27,29 @@ use tower_service::Service;
 
 use super::scripted::Scripted;
 
-/// A service whose answers the test speaks.
+/// A service whose responses the test produces.
 #[derive(Clone)]
 pub(crate) struct Studio {
     pub(crate) store: Scripted,
     pub(crate) engine: Engine,
     pub(crate) app: Router,
-    /// Requests that say `hold` wait for a permit before they answer.
+    /// Requests with `hold` wait for a permit before they are answered.
     pub(crate) gate: Arc<Semaphore>,
     calls: Arc<AtomicUsize>,
     feeds: Arc<Mutex<mpsc::UnboundedReceiver<Feed>>>,
 }
 
-/// What comes next of an answer.
+/// The next part of a response.
 enum Piece {
     Frame(Frame<Bytes>),
     Cut,
     Panic,
 }
 
-/// Speaks one answer; dropped, it ends it.
+/// Produces one response; dropping it ends the response.
 pub(crate) struct Feed {
     pieces: mpsc::UnboundedSender<Piece>,
-    /// How many bytes were asked for and given.
+    /// Number of bytes that were read from it.
     pub(crate) taken: Arc<AtomicUsize>,
 }
 
@@ -77,7 +77,7 @@ impl Feed {
         let _ = self.pieces.send(Piece::Panic);
     }
 
-    /// Whether nobody takes it in any more.
+    /// Whether the reader of the response is gone.
     pub(crate) fn is_dropped(&self) -> bool {
         self.pieces.is_closed()
     }
@@ -167,7 +167,7 @@ fn speak(feeds: &mpsc::UnboundedSender<Feed>, headers: &HeaderMap) -> Response {
 
 pub(crate) const KEY: (&str, &str) = ("idempotency-key", "k-1");
 
-/// An answer that is being heard.
+/// A response that is being read.
 pub(crate) struct Heard {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
@@ -179,30 +179,30 @@ impl Heard {
         self.headers.contains_key("idempotent-replayed")
     }
 
-    /// The next piece.
+    /// The next chunk.
     pub(crate) async fn next(&mut self) -> String {
         self.maybe_next().await.expect("a piece")
     }
 
-    /// The next piece, if there is one.
+    /// The next chunk, if there is one.
     pub(crate) async fn maybe_next(&mut self) -> Option<String> {
         let frame = tokio::time::timeout(Duration::from_secs(3_600), self.body.frame()).await;
         let frame = frame.expect("a piece in time")?.unwrap();
         Some(String::from_utf8(frame.into_data().unwrap().to_vec()).unwrap())
     }
 
-    /// Whether there is nothing to hear for now.
+    /// Whether no chunk is available for now.
     pub(crate) async fn is_silent(&mut self) -> bool {
         let soon = Duration::from_millis(10);
         tokio::time::timeout(soon, self.body.frame()).await.is_err()
     }
 
-    /// Whether it has been cut off with something still to hear.
+    /// Whether the response was cut off before its end.
     pub(crate) async fn is_cut(&mut self) -> bool {
         matches!(self.body.frame().await, Some(Err(_)))
     }
 
-    /// The rest of it, and how that ends: with `.`, with trailers, or with a cut.
+    /// The rest of the response, and how it ends: with `.`, with trailers, or with a cut.
     pub(crate) async fn rest(mut self) -> String {
         let (mut bytes, mut end) = (Vec::new(), ".".to_owned());
         while let Some(frame) = self.body.frame().await {
@@ -234,12 +234,12 @@ impl Studio {
         }
     }
 
-    /// The usual request.
+    /// Sends the usual request.
     pub(crate) async fn ask(&self) -> Heard {
         self.send(&[KEY], "x").await
     }
 
-    /// Speaks the next answer.
+    /// Starts the next response.
     pub(crate) async fn feed(&self) -> Feed {
         self.feeds.lock().await.recv().await.unwrap()
     }
@@ -248,7 +248,7 @@ impl Studio {
         self.calls.load(Ordering::SeqCst)
     }
 
-    /// Why the one record that there is is indeterminate, if it is.
+    /// The reason why the only record is indeterminate, if it is.
     pub(crate) async fn doubt(&self) -> Option<Reason> {
         let page = self.store.list(&Query::default()).await.unwrap();
         match page.readings.first()?.record.state {

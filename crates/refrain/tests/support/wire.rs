@@ -1,4 +1,4 @@
-//! A client that writes and reads the very bytes of HTTP/1.1.
+//! A client that writes and reads raw HTTP/1.1 bytes.
 
 #![allow(
     dead_code,
@@ -18,7 +18,7 @@ use tokio::{
     time::timeout,
 };
 
-/// Serves on a port of its own until the test's runtime ends.
+/// Serves on a free port until the test's runtime ends.
 pub(crate) async fn serve(app: Router) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -32,14 +32,14 @@ pub(crate) struct Wire {
     reader: Reader,
 }
 
-/// What comes back on it.
+/// The read half of a connection.
 pub(crate) struct Reader {
     stream: OwnedReadHalf,
-    /// Read, and not taken yet.
+    /// Bytes that were read but not parsed yet.
     ahead: Vec<u8>,
 }
 
-/// What came back.
+/// A parsed response.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Got {
     pub(crate) status: u16,
@@ -67,7 +67,7 @@ impl Got {
     }
 }
 
-/// A request as bytes; `headers` end with a line break each.
+/// A request as bytes; each line of `headers` ends with a line break.
 pub(crate) fn request(method: &str, path: &str, headers: &str, body: &[u8]) -> Vec<u8> {
     let length = match body.is_empty() {
         true => String::new(),
@@ -77,7 +77,7 @@ pub(crate) fn request(method: &str, path: &str, headers: &str, body: &[u8]) -> V
     [head.as_bytes(), body].concat()
 }
 
-/// The same with a body in chunks of at most `size`.
+/// The same with a chunked body, in chunks of at most `size` bytes.
 pub(crate) fn chunked(
     method: &str,
     path: &str,
@@ -110,7 +110,7 @@ impl Wire {
         self.writer.write_all(bytes).await.unwrap();
     }
 
-    /// Breaks off with a reset, as when the client's process is killed.
+    /// Closes the connection with a reset, as if the client's process was killed.
     pub(crate) fn reset(self) {
         self.writer.as_ref().set_zero_linger().unwrap();
         self.writer.forget();
@@ -120,7 +120,8 @@ impl Wire {
         self.pipeline(bytes, 1).await.remove(0)
     }
 
-    /// Sends all of it while it reads the answers; fewer where the server closes before it has read or said everything.
+    /// Sends all bytes while it reads the responses; returns fewer if the server closes before it has read or sent
+    /// everything.
     pub(crate) async fn pipeline(&mut self, bytes: &[u8], answers: usize) -> Vec<Got> {
         let Self { writer, reader } = self;
         let reading = async {
@@ -152,7 +153,7 @@ impl std::ops::DerefMut for Wire {
 }
 
 impl Reader {
-    /// The next response; `None` if the server has closed instead.
+    /// The next response; `None` if the server has closed.
     pub(crate) async fn got(&mut self) -> Option<Got> {
         let (status, headers) = self.head().await?;
         let mut got = Got {
@@ -176,7 +177,7 @@ impl Reader {
         Some(got)
     }
 
-    /// The head of the next response alone.
+    /// The head of the next response only.
     pub(crate) async fn head(&mut self) -> Option<(u16, Vec<(String, String)>)> {
         let line = self.line().await?;
         let status = line.split(' ').nth(1).unwrap().parse().unwrap();
@@ -222,7 +223,7 @@ impl Reader {
         Some(self.ahead.drain(..len).collect())
     }
 
-    /// Reads on; `None` once the server has closed.
+    /// Reads more bytes; `None` once the server has closed.
     async fn more(&mut self) -> Option<()> {
         let mut some = [0; 16_384];
         let reading = timeout(PATIENCE, self.stream.read(&mut some));

@@ -14,7 +14,7 @@ pub(crate) trait Hole: Send + Sync {
         let is_good = !key.is_empty() && key.len() <= KEY_BYTES_MAX;
         is_good
             .then(|| key.to_owned())
-            .ok_or(Refused(400, "the key has to be 1 to 255 bytes of ASCII"))
+            .ok_or(Refused(400, "the key must be 1 to 255 ASCII characters"))
     }
 
     /// The scope of the caller's keys.

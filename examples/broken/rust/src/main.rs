@@ -14,6 +14,6 @@ async fn main() -> anyhow::Result<()> {
     let [name, port, folder] = &arguments[..] else {
         anyhow::bail!("usage: broken-rust HOLE PORT FOLDER");
     };
-    let hole = holes::named(name).with_context(|| format!("there is no hole `{name}`"))?;
+    let hole = holes::named(name).with_context(|| format!("unknown hole `{name}`"))?;
     service::serve(hole, port.parse()?, folder).await
 }

@@ -163,9 +163,11 @@ impl Service {
         let caller = sent.and_then(|it| it.to_str().ok()?.strip_prefix("Bearer "));
         // `Bearer alice.2` is a second credential of alice.
         let caller = caller.and_then(|it| it.split('.').next());
-        let caller = caller.ok_or(Refused(401, "who are you?"))?.to_owned();
+        let caller = caller
+            .ok_or(Refused(401, "authentication required"))?
+            .to_owned();
         if !matches!(path, "/v1/payments" | "/v1/refunds") {
-            return Err(Refused(404, "no such thing"));
+            return Err(Refused(404, "not found"));
         }
         let order = match is_json(&parts.headers) {
             true => serde_json::from_slice(&body).map_err(|_| Refused(400, "no JSON"))?,
@@ -246,7 +248,7 @@ impl Service {
             body: BASE64.encode(body),
         });
         let written = memory.write(Line { is_payment, record });
-        written.map_err(|_| Refused(503, "the journal cannot be written"))?;
+        written.map_err(|_| Refused(503, "cannot write the journal"))?;
         Ok(answer)
     }
 
@@ -395,7 +397,10 @@ fn key(headers: &HeaderMap) -> Result<&str, Refused> {
     let mut keys = headers.get_all("idempotency-key").iter();
     match (keys.next().and_then(|key| key.to_str().ok()), keys.next()) {
         (Some(key), None) => Ok(key),
-        _ => Err(Refused(400, "one Idempotency-Key of ASCII is needed")),
+        _ => Err(Refused(
+            400,
+            "exactly one ASCII Idempotency-Key is required",
+        )),
     }
 }
 

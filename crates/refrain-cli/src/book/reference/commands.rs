@@ -11,8 +11,8 @@ fn commands() {
     root.build();
     let mut page = String::from(
         "# Commands\n\n\
-         What `refrain COMMAND --help` prints.\n\
-         Exit codes are the same everywhere: 0 fine, 1 a check found problems, 2 wrong usage, 64 bad configuration, 69 something needed cannot be reached.\n\n",
+         The output of `refrain COMMAND --help`.\n\
+         Exit codes are the same for all commands: 0 success, 1 a check found problems, 2 wrong usage, 64 bad configuration, 69 a required resource is unavailable.\n\n",
     );
     add(&mut root, "refrain", &mut page);
     check("commands.md", &(page.trim_end().to_owned() + "\n"));

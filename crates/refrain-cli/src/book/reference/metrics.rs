@@ -39,7 +39,7 @@ async fn metrics() {
     let text = served().await;
     let mut page = String::from(
         "# Metrics\n\n\
-         What `GET /metrics` of [the admin listener](../admin.md) serves, in the OpenMetrics text format, and `GET /metrics` of [workers](../worker.md).\n\
+         The metrics that `GET /metrics` of [the admin listener](../admin.md) and of [workers](../worker.md) returns, in the OpenMetrics text format.\n\
          No key, tenant or path is ever a label.\n\n\
          | name | kind | labels | counts |\n|---|---|---|---|\n",
     );

@@ -8,7 +8,7 @@ use super::{cell, check};
 fn problem_codes() {
     let mut page = String::from(
         "# Problem codes\n\n\
-         Refrain's own answers are `application/problem+json`; `code` names the problem, `advice` what to do next, and `type` leads to its page.\n\
+         Refrain's own responses are `application/problem+json`: `code` names the problem, `advice` what the client should do, and `type` links to the page of the problem.\n\
          `refrain explain CODE` prints the same page.\n\n\
          | code | status | advice | what happened |\n|---|---|---|---|\n",
     );

@@ -11,17 +11,17 @@ const TABLES: [(&str, &str, &str); 8] = [
     (
         "`[proxy]`",
         "/$defs/Proxy",
-        "Limits and times of the proxy itself.",
+        "Limits and timeouts of the proxy itself.",
     ),
     (
         "`[policy]`",
         "/$defs/Section",
-        "For every guarded operation; each can stand in an `[[operation]]` as well, for that one.",
+        "Settings of every guarded operation; an `[[operation]]` may override each of them.",
     ),
     (
         "`[[operation]]`",
         "/$defs/Operation",
-        "What an operation has besides.",
+        "Settings that only an operation has.",
     ),
     (
         "`signature`",
@@ -56,7 +56,7 @@ fn settings() {
     let schema = File::schema();
     let mut page = String::from(
         "# refrain.toml, every setting\n\n\
-         [The policy](../policy.md) explains them; this is the list, made from the schema that `refrain check --schema` prints.\n\n",
+         [The policy](../policy.md) explains the settings; this list is generated from the schema that `refrain check --schema` prints.\n\n",
     );
     for (heading, place, said) in TABLES {
         let table = schema.pointer(place).unwrap();

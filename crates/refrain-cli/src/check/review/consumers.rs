@@ -48,11 +48,11 @@ fn unheard(facts: &Facts, (description, consumer): &(String, Consumer)) -> Optio
     let mut workers = facts.settings.workers.iter();
     let is_taken = workers.any(|it| it.queue == consumer.channel || it.name == consumer.name);
     let why = format!(
-        "{} is consumed, and no worker of the file is for it",
+        "{} is consumed, but the file has no worker for it",
         consumer.channel
     );
     let fix = format!(
-        "see to it that its consumer in code tells duplicates apart, or run refrain plan {description}"
+        "make sure that its consumer in code deduplicates messages, or run refrain plan {description}"
     );
     (!is_taken).then(|| Line::advice(description, why, fix))
 }
@@ -74,7 +74,7 @@ fn both_ways(facts: &Facts, worker: &WorkerSettings) -> Vec<Line> {
     let mut open = Vec::new();
     if is_proxy && !takes_key_header(operation) {
         let why = format!(
-            "worker {name} sends its key as Idempotency-Key, and {} takes another",
+            "worker {name} sends its key as Idempotency-Key, but {} takes its key from elsewhere",
             operation.name
         );
         open.push(Line::open(
@@ -85,11 +85,11 @@ fn both_ways(facts: &Facts, worker: &WorkerSettings) -> Vec<Line> {
     }
     if is_upstream && !facts.is_catch_all(operation) {
         let why = format!(
-            "worker {name} delivers past the proxy to {}: what comes by both ways runs twice",
+            "worker {name} bypasses the proxy and delivers to {}: a request that comes both ways executes twice",
             operation.name
         );
         let fix = format!(
-            "deliver to http://{} instead, or keep it to one way",
+            "deliver to http://{} instead, or use only one of the two ways",
             facts.settings.listen
         );
         open.push(Line::advice(&place, why, fix));
@@ -98,7 +98,7 @@ fn both_ways(facts: &Facts, worker: &WorkerSettings) -> Vec<Line> {
         && operation.terms.guarantee != Guarantee::AtLeastOnce;
     if is_weaker && is_upstream && !facts.is_catch_all(operation) {
         let why = format!(
-            "worker {name} is at-least-once, and {} is {} for requests",
+            "worker {name} is at-least-once, but {} is {} for requests",
             operation.name,
             word(&operation.terms.guarantee)
         );

@@ -137,15 +137,15 @@ pub(super) fn consumers(found: &Found) -> Vec<(String, Consumer)> {
 
 pub(super) fn covered(facts: &Facts) -> Vec<Line> {
     let unseen = |why: String, fix: &str| vec![Line::advice(facts.whole(), why, fix)];
-    let fix = "name the API's description with --openapi FILE";
+    let fix = "pass the API description with --openapi FILE";
     let api = match &facts.described {
         Described::Api(api) => api,
         Described::Nowhere => {
-            let why = "no description of the API was given, and none is beside the file: paths that the file does not name are not seen";
+            let why = "no API description was passed, and none is beside the file: paths that the file does not name are not checked";
             return unseen(why.into(), fix);
         }
         Described::Several(names) => {
-            let why = format!("there are several descriptions: {}", names.join(", "));
+            let why = format!("found several descriptions: {}", names.join(", "));
             return unseen(why, fix);
         }
         Described::Unusable(why) => return unseen(why.clone(), fix),
@@ -155,7 +155,7 @@ pub(super) fn covered(facts: &Facts) -> Vec<Line> {
         Err(why) => return unseen(why, "compare by hand"),
     };
     if !api.is_named && !pairs.is_empty() && pairs.iter().all(|(_, named)| named.is_none()) {
-        let why = "none of its paths is in the file: it may describe another API";
+        let why = "the file has none of its paths: it may describe another API";
         return vec![Line::advice(&api.name, why, fix)];
     }
     let mutating = pairs
@@ -169,10 +169,10 @@ pub(super) fn covered(facts: &Facts) -> Vec<Line> {
         .map(|(planned, _)| uncovered(api, planned))
         .collect();
     if missing.len() > TOLD_MAX {
-        let why = format!("{} more are not named", missing.len() - TOLD_MAX);
-        open.push(Line::open(&api.name, why, "name them, too"));
+        let why = format!("{} more operations are missing", missing.len() - TOLD_MAX);
+        open.push(Line::open(&api.name, why, "add them, too"));
     }
-    let why = format!("every operation that changes something is named ({count})");
+    let why = format!("the file has every mutating operation ({count})");
     or_done(open, api.name.clone(), why)
 }
 
@@ -183,7 +183,7 @@ fn uncovered(api: &Api, planned: &Planned) -> Line {
         false => "may be",
     };
     let why = format!(
-        "{name} {is} {class} ({}), and no operation of the file is for it",
+        "{name} {is} {class} ({}), but the file has no operation for it",
         reasons(planned)
     );
     let pattern = planned.pattern.as_deref().unwrap_or(&name);
@@ -222,15 +222,15 @@ fn differs(facts: &Facts, api: &Api, planned: &Planned, written: &Operation, cla
         // Nobody chose this class: the plan set it from an older description.
         true => Line::open(
             place,
-            format!("{name} was planned as {is}, and reads as {reads} by now ({reasons})"),
+            format!(
+                "{name} was planned as {is}, but the description now suggests {reads} ({reasons})"
+            ),
             format!("run refrain plan {}", api.name),
         ),
         false => Line::advice(
             place,
-            format!(
-                "{name} is {is} in the file, and reads as {reads} in its description ({reasons})"
-            ),
-            "see to it that this was meant",
+            format!("{name} is {is} in the file, but the description suggests {reads} ({reasons})"),
+            "make sure that this is intended",
         ),
     }
 }

@@ -31,11 +31,14 @@ pub(super) fn financial(facts: &Facts) -> Vec<Line> {
         operations().filter(|it| it.class != Some(Class::Monetary) && sounds_of_money(it));
     let mut open: Vec<_> = doubtful
         .map(|it| {
-            let why = format!("{} sounds of money and is not monetary", it.name);
+            let why = format!(
+                "{} seems to move money, but its class is not monetary",
+                it.name
+            );
             Line::advice(
                 facts.place(&it.name),
                 why,
-                "write class = \"monetary\", if money moves",
+                "write class = \"monetary\" if it moves money",
             )
         })
         .collect();
@@ -62,8 +65,8 @@ pub(super) fn financial(facts: &Facts) -> Vec<Line> {
     open.extend(folded(
         facts,
         &left,
-        "waits for a person when its outcome is not learnt",
-        "wait for a person when their outcomes are not learnt",
+        "needs an operator to resolve an unknown outcome",
+        "need an operator to resolve an unknown outcome",
         "add a `probe`, or guarantee = \"exactly-once\" with `receipts`",
     ));
     for worker in &workers {
@@ -114,18 +117,18 @@ fn kept(name: &str, place: String, terms: &Terms) -> Option<Line> {
     let span = units::Span;
     if terms.retention < least.retention {
         let why = format!(
-            "outcomes of {name} are kept for {} only",
+            "outcomes of {name} are kept for only {}",
             span(terms.retention)
         );
         let fix = format!(
-            "write retention = \"{}\" or longer: disputes come weeks later",
+            "write retention = \"{}\" or longer, because disputes come weeks later",
             span(least.retention)
         );
         return Some(Line::open(place, why, fix));
     }
     if terms.remember < least.remember {
         let why = format!(
-            "keys of {name} are refused for {} behind retention, and then run again",
+            "keys of {name} are refused for {} after retention, and then execute again",
             span(terms.remember)
         );
         let fix = format!("write remember = \"{}\" or longer", span(least.remember));
@@ -140,7 +143,7 @@ fn audited(facts: &Facts, money: &[&Operation], workers: &[&WorkerSettings]) -> 
         Line::open(
             facts.place(&it.name),
             format!("{} is not audited", it.name),
-            "write audit = true, or leave it to class = \"monetary\"",
+            "write audit = true, or remove `audit`: class = \"monetary\" sets it",
         )
     });
     let left = workers.iter().filter(|it| !it.audit).map(|it| {
@@ -170,7 +173,7 @@ fn damaged(folder: &Path) -> Option<Line> {
         // The folder exists, and has no log yet.
         Err(error) if error.kind() == ErrorKind::Invalid => None,
         Err(error) => {
-            let fix = "have `refrain audit verify` run by somebody who may read it";
+            let fix = "run `refrain audit verify` as a user who may read the folder";
             Some(Line::advice(place, error.to_string(), fix))
         }
     }
@@ -181,8 +184,9 @@ fn repeated(name: &str, place: String, worker: &WorkerSettings) -> Option<Line> 
     if worker.terms.guarantee != Guarantee::AtLeastOnce {
         return None;
     }
-    let why =
-        format!("{name} moves money at-least-once: what dies in the middle is delivered again");
-    let fix = "write guarantee = \"exactly-once\" with `receipts`, or have the target go by Idempotency-Key";
+    let why = format!(
+        "{name} moves money at-least-once: a message whose delivery is interrupted is delivered again"
+    );
+    let fix = "write guarantee = \"exactly-once\" with `receipts`, or make the target deduplicate by Idempotency-Key";
     Some(Line::advice(place, why, fix))
 }

@@ -19,8 +19,8 @@ pub(super) fn classified(facts: &Facts) -> Vec<Line> {
     if named.is_empty() && facts.settings.workers.is_empty() {
         return vec![Line::open(
             facts.whole(),
-            "no operation is named: every POST and PATCH is treated alike, and PUT and DELETE are not guarded",
-            "add an [[operation]] with `match` and `class` for each path that changes something",
+            "the file has no operations: every POST and PATCH has the same settings, and PUT and DELETE are not guarded",
+            "add an [[operation]] with `match` and `class` for each mutating path",
         )];
     }
     let unclear = named.iter().filter(|it| it.class.is_none()).map(|it| {
@@ -37,7 +37,7 @@ pub(super) fn classified(facts: &Facts) -> Vec<Line> {
         .iter()
         .filter_map(|it| Some((word(&it.class?), it.name.clone())));
     let classes = match named.is_empty() {
-        true => "no operation is named; the file is for workers".into(),
+        true => "the file has no operations, only workers".into(),
         false => grouped(classes),
     };
     or_done(open, facts.whole(), classes)
@@ -47,8 +47,11 @@ pub(super) fn classified(facts: &Facts) -> Vec<Line> {
 fn undecided(facts: &Facts, operation: &Operation) -> Option<Line> {
     let Operation { name, .. } = operation;
     let mark = facts.marks.of_operation(name).filter(|it| it.is_unsure)?;
-    let why = format!("{name} is taken for {}, and the plan is unsure", mark.class);
-    let fix = "decide: correct `class`, or remove the line `unsure` above it";
+    let why = format!(
+        "{name} is classified as {}, but the plan is unsure",
+        mark.class
+    );
+    let fix = "decide: correct `class`, or remove the comment `unsure` above it";
     Some(Line::open(facts.place(name), why, fix))
 }
 
@@ -58,12 +61,12 @@ pub(super) fn keys(facts: &Facts) -> Vec<Line> {
         let (name, place) = (&operation.name, facts.place(&operation.name));
         let is_money = operation.class == Some(Class::Monetary);
         if is_money && !operation.required {
-            let why = format!("{name} moves money, and runs unguarded without a key");
+            let why = format!("{name} moves money, but requests without a key are not guarded");
             open.push(Line::open(&place, why, "write required = true"));
         }
         if is_money && operation.key.contains(&Source::Derive) {
             let why = format!(
-                "{name} derives its key: two equal payments that are both meant become one"
+                "{name} derives its key: two intended payments with equal content become one"
             );
             let fix = "take the key from a header or from business identifiers";
             open.push(Line::open(&place, why, fix));
@@ -80,9 +83,9 @@ pub(super) fn keys(facts: &Facts) -> Vec<Line> {
     open.extend(folded(
         facts,
         &lax,
-        "runs unguarded without a key",
-        "run unguarded without a key",
-        "write required = true once all clients send one",
+        "does not guard requests without a key",
+        "do not guard requests without a key",
+        "write required = true once all clients send a key",
     ));
     let strategy = facts
         .guarded()
@@ -97,14 +100,15 @@ pub(super) fn scope(facts: &Facts) -> Vec<Line> {
         let is_shared = operation.scope.contains(&ScopePart::None);
         let is_trusting = operation.replay_to == ReplayTo::SameScope;
         if is_shared && is_trusting && operation.signature.is_none() {
-            let why = format!("everybody shares the keys of {name}, and sees each other's replays");
-            let fix = "name a scope, or write replay_to = \"same-credential\"";
+            let why = format!("all callers share the keys of {name}, and get each other's replays");
+            let fix = "set a scope, or write replay_to = \"same-credential\"";
             open.push(Line::open(&place, why, fix));
         }
         let is_chosen = |part: &ScopePart| matches!(part, ScopePart::Header(_));
         if is_trusting && operation.webhook.is_none() && operation.scope.iter().any(is_chosen) {
-            let why = format!("replays of {name} go to whoever sends its scope's header");
-            let fix = "see to it that a gateway sets that header and takes it from clients";
+            let why = format!("replays of {name} go to every client that sends its scope header");
+            let fix =
+                "make sure that a gateway sets this header, and removes it from client requests";
             open.push(Line::advice(&place, why, fix));
         }
     }
@@ -119,18 +123,18 @@ pub(super) fn conflicts(facts: &Facts) -> Vec<Line> {
     for operation in facts.guarded() {
         let (name, place) = (&operation.name, facts.place(&operation.name));
         if operation.mode == Mode::Observe {
-            let why = format!("{name} is only observed: duplicates run");
+            let why = format!("{name} is only observed: duplicates execute");
             open.push(Line::open(&place, why, "write mode = \"enforce\""));
         }
         let is_body = |part: &Part| matches!(part, Part::Body | Part::Member(_));
         if operation.webhook.is_none() && !operation.fingerprint.iter().any(is_body) {
             let why = format!(
-                "the fingerprint of {name} covers nothing of the body: another request is answered with the first one's outcome"
+                "the fingerprint of {name} does not cover the body: a different request with the same key gets the first outcome"
             );
             open.push(Line::open(
                 &place,
                 why,
-                "add \"body\", or the members that count, to `fingerprint`",
+                "add \"body\", or the relevant members of it, to `fingerprint`",
             ));
         }
         let is_path = |part: &Part| matches!(part, Part::Path);
@@ -139,6 +143,6 @@ pub(super) fn conflicts(facts: &Facts) -> Vec<Line> {
             open.push(Line::advice(&place, why, "add \"path\" to `fingerprint`"));
         }
     }
-    let why = "the same key for another request is answered with 422 key-reused, a second one in flight with its outcome or 409";
+    let why = "a different request with the same key gets 422 key-reused; a duplicate of a request in flight gets its outcome or 409";
     or_done(open, facts.whole(), why)
 }

@@ -11,7 +11,7 @@ const PAGE: &str = "retrying-safely.md";
 
 pub(super) fn documented(facts: &Facts) -> Vec<Line> {
     if facts.guarded().all(|it| facts.is_catch_all(it)) {
-        let why = "no operation is named that clients could be told of";
+        let why = "the file names no operation that a page for clients could describe";
         return vec![Line::not_applicable(facts.whole(), why)];
     }
     let path = facts.file.with_file_name(PAGE);
@@ -19,10 +19,10 @@ pub(super) fn documented(facts: &Facts) -> Vec<Line> {
     let api = facts.described.api();
     let fix = match api {
         Some(api) => format!("run refrain plan {}", api.name),
-        None => "tell them which operations take keys, and what each answer wants of them; refrain plan writes such a page from a description".into(),
+        None => "document which operations take keys, and what each response asks of the client; refrain plan FILE writes such a page from an API description".into(),
     };
     let Ok(page) = fs::read_to_string(&path) else {
-        let why = format!("there is no {PAGE} beside the file; a page elsewhere is not seen");
+        let why = format!("no {PAGE} beside the file; pages in other places are not checked");
         return vec![Line::advice(facts.whole(), why, fix)];
     };
     let is_stale = api.is_some_and(|api| {
@@ -31,9 +31,9 @@ pub(super) fn documented(facts: &Facts) -> Vec<Line> {
     });
     match is_stale {
         true => {
-            let why = "the page says something else than the policy that is in force";
+            let why = "the page does not match the current policy";
             vec![Line::advice(place, why, fix)]
         }
-        false => vec![Line::done(place, "a page for clients is there")],
+        false => vec![Line::done(place, "the page for clients exists")],
     }
 }

@@ -56,7 +56,7 @@ impl Found {
         let read = read.and_then(|file| file.take(BYTES_MAX).read_to_string(&mut text));
         read.map_err(|error| format!("{name}: cannot be read: {error}"))?;
         let report = serde_json::from_str(&text)
-            .map_err(|error| format!("{name}: is no report of refrain verify --json: {error}"))?;
+            .map_err(|error| format!("{name}: not a report of refrain verify --json: {error}"))?;
         let changed = |path: &Path| fs::metadata(path).and_then(|it| it.modified()).ok();
         let is_older = changed(path) < changed(policy);
         Ok(Self {
@@ -117,7 +117,7 @@ fn absent(facts: &Facts) -> Line {
             format!("run refrain verify http://{listen} {what} --json {USUAL}")
         }
     };
-    let why = format!("there is no report: neither {USUAL} beside the file nor --verify-report");
+    let why = format!("no test report: neither {USUAL} beside the file nor --verify-report");
     Line::open(facts.whole(), why, fix)
 }
 
@@ -173,9 +173,9 @@ fn unheard(facts: &Facts, found: &[Found]) -> Vec<Line> {
     let workers = facts.settings.workers.iter();
     let unheard = workers.filter(|worker| !is_tested(&worker.queue));
     let lines = unheard.map(|worker| {
-        let why = format!("no report is about the messages of worker {}", worker.name);
+        let why = format!("no report covers the messages of worker {}", worker.name);
         let fix = format!(
-            "run refrain verify --worker --broker {} --queue {} … --json FILE, and name FILE with --verify-report, too",
+            "run refrain verify --worker --broker {} --queue {} … --json FILE, and also pass --verify-report FILE",
             worker.source, worker.queue
         );
         Line::open(facts.place(&worker.name), why, fix)
@@ -194,12 +194,12 @@ fn elsewhere(facts: &Facts, found: &Found) -> Option<Line> {
         return None;
     }
     if facts.is_upstream(host) {
-        let why = format!("the report is about {target}, the service behind the proxy");
+        let why = format!("the report covers {target}, the service behind the proxy");
         let fix = format!("run refrain verify http://{listen}");
         return Some(Line::open(&found.name, why, fix));
     }
-    let why = format!("the report is about {target}; the file listens on {listen}");
-    let fix = "see to it that the same policy was in force there";
+    let why = format!("the report covers {target}, but the file listens on {listen}");
+    let fix = "make sure that the same policy was active there";
     Some(Line::advice(&found.name, why, fix))
 }
 
@@ -221,16 +221,16 @@ fn failed(found: &Found, operation: &OperationReport) -> Vec<Line> {
     for core in core {
         let case = operation.cases.iter().find(|case| case.id == *core);
         if case.is_none_or(|case| case.verdict == Verdict::Skipped) {
-            let why = format!("{tested}: {core} was not tried");
+            let why = format!("{tested}: {core} was not tested");
             open.push(Line::open(
                 name,
                 why,
-                "run refrain verify without --case, and heed why it skips",
+                "run refrain verify without --case, and fix the reason for the skip",
             ));
         }
     }
     if operation.is_weak {
-        let why = format!("{tested}: effects were seen in answers alone");
+        let why = format!("{tested}: effects were counted only from responses");
         let fix = "count them with --effects-url or --effects-sql";
         open.push(Line::advice(name, why, fix));
     }

@@ -33,8 +33,8 @@ pub(super) fn requests(
             ground.folder,
             &ground.found.descriptions,
             "description",
-            "Which of these describes the API to be guarded?",
-            "The policy is made from one description; run init again elsewhere for another service.",
+            "Which of these describes the API to guard?",
+            "The policy is generated from one description; run refrain init in another folder for another service.",
             interview,
             tell,
         )?,
@@ -49,8 +49,8 @@ pub(super) fn requests(
     }
     let Some(mut described) = described.filter(|it| !is_empty(it)) else {
         tell.say(match ground.existing.has_operations() {
-            true => "Without a description the operations stay as refrain.toml has them.",
-            false => "Without a description every POST and PATCH is guarded alike.",
+            true => "Without a description the operations of refrain.toml stay unchanged.",
+            false => "Without a description every POST and PATCH has the same settings.",
         });
         return Ok((None, Vec::new()));
     };
@@ -73,17 +73,17 @@ pub(super) fn messages(
         ground.folder,
         &ground.found.messages,
         "messages",
-        "Which of these describes the messages that are consumed here?",
-        "Workers are made from one description; `refrain plan` adds those of another.",
+        "Which of these describes the messages that the project consumes?",
+        "Workers are generated from one description; `refrain plan` adds those of another.",
         interview,
         tell,
     )?;
     let described = file.map(read).transpose()?;
     let described = described.filter(|it| !it.plan.consumers.is_empty());
     tell.say(&match &described {
-        None => "No AsyncAPI description of messages that are received is here; `refrain plan asyncapi.yaml` adds workers to the policy.".into(),
+        None => "No AsyncAPI description of received messages found; `refrain plan asyncapi.yaml` adds workers to the policy.".into(),
         Some(it) => format!(
-            "{}: {} consumed; every channel gets a [[worker]], whose `source` and `deliver` are for you to look at.",
+            "{}: {} consumed; every channel gets a [[worker]]; check its `source` and `deliver`.",
             it.file.display(),
             match it.plan.consumers.len() {
                 1 => "1 channel is".into(),
@@ -134,10 +134,10 @@ fn chosen(
             if interview.takes_defaults {
                 let others = several.len() - 1;
                 tell.say(&format!(
-                    "{answer} is taken; {} beside it.",
+                    "Using {answer}; found {}.",
                     match others {
-                        1 => "there is another one".into(),
-                        others => format!("there are {others} others"),
+                        1 => "1 other description".into(),
+                        others => format!("{others} other descriptions"),
                     }
                 ));
             }
@@ -213,7 +213,7 @@ fn ask_class(
     let answer = interview.ask(&Question {
         name,
         text: format!("({at} of {count}) What does {} do?", planned.name()),
-        why: &format!("What speaks for it: {}.", reasons.join("; ")),
+        why: &format!("Evidence: {}.", reasons.join("; ")),
         default: class_name(planned.verdict.class).into(),
         kind: Kind::Choice(options.collect()),
     })?;
@@ -223,17 +223,17 @@ fn ask_class(
 
 const CLASSES: [(Class, &str); 7] = [
     (Class::Read, "changes nothing; not guarded"),
-    (Class::Create, "makes something new each time"),
+    (Class::Create, "creates something new each time"),
     (
         Class::Monetary,
-        "moves money: a key is required, kept for 30 days, never run again by itself",
+        "moves money: requires a key, kept for 30 days, never executed again automatically",
     ),
     (Class::Transition, "moves something to its next state"),
-    (Class::Replace, "sets something to what is sent"),
+    (Class::Replace, "replaces something with the request body"),
     (Class::Delete, "removes something"),
     (
         Class::Event,
-        "tells of what happened elsewhere: a duplicate is answered with success",
+        "reports an event from elsewhere: a duplicate gets a success response",
     ),
 ];
 

@@ -171,7 +171,7 @@ fn a_request_ends_where_it_says_and_the_next_one_starts_there() {
 }
 
 #[test]
-fn a_length_that_does_not_count_is_not_told_to_anybody() {
+fn ignored_content_length_is_not_forwarded() {
     let bytes = post(
         "content-length: 9\r\ntransfer-encoding: chunked\r\n",
         "0\r\n\r\n",
@@ -184,7 +184,7 @@ fn a_length_that_does_not_count_is_not_told_to_anybody() {
 }
 
 #[test]
-fn what_could_be_read_in_two_ways_is_no_request() {
+fn rejects_ambiguous_requests() {
     for fields in [
         "content-length: 2\r\ncontent-length: 3\r\n",
         "content-length: 2\r\ncontent-length: 2\r\n",
@@ -322,7 +322,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_requests_or_none(bytes: Vec<u8>) {
+    fn arbitrary_bytes_parse_or_are_rejected(bytes: Vec<u8>) {
         let _ = read([&b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n"[..], &bytes]);
         let _ = read([&b"POST / HTTP/1.1\r\n"[..], &bytes]);
         let _ = read([&bytes[..]]);

@@ -91,7 +91,7 @@ async fn a_body_takes_its_own_bytes_and_no_more() {
 }
 
 #[tokio::test]
-async fn a_body_that_nobody_wants_is_drained_up_to_a_limit() {
+async fn unread_body_is_drained_up_to_a_limit() {
     for (len, is_drained) in [(100, true), (60 << 10, true), (1 << 20, false)] {
         let (mut client, inlet, _write) = pair().await;
         inlet.lock().lend(Framing::Length(len), false);
@@ -116,7 +116,7 @@ async fn a_body_that_nobody_wants_is_drained_up_to_a_limit() {
 }
 
 #[tokio::test]
-async fn who_still_wants_a_body_is_waited_for() {
+async fn waits_for_a_handler_that_still_reads_the_body() {
     let (mut client, inlet, _write) = pair().await;
     inlet.lock().lend(Framing::Length(5), false);
     let wanting = async {
@@ -129,7 +129,7 @@ async fn who_still_wants_a_body_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_none_or_is_cut_ends_the_connection() {
+async fn malformed_or_truncated_body_closes_the_connection() {
     for (framing, bytes) in [
         (Framing::chunked(), "x\r\n"),
         (Framing::chunked(), "2\r\nok\r\n"),
@@ -163,7 +163,7 @@ async fn a_body_does_not_outlive_its_connection() {
 }
 
 #[tokio::test]
-async fn who_waits_to_be_told_is_told_once_its_body_is_wanted() {
+async fn sends_100_continue_when_the_body_is_read() {
     let (mut client, inlet, _write) = pair().await;
     inlet.lock().lend(Framing::Length(2), true);
     assert_eq!(inlet.lock().go_on, GoOn::Unsaid);

@@ -46,7 +46,7 @@ fn written(
 }
 
 #[test]
-fn what_a_head_says_of_its_body_is_what_follows() {
+fn response_head_matches_its_body() {
     let new = asked(Version::HTTP_11);
     let old = asked(Version::HTTP_10);
     let to_head = RequestTraits {
@@ -207,7 +207,7 @@ fn what_a_head_says_of_its_body_is_what_follows() {
 }
 
 #[test]
-fn a_date_that_was_told_is_told() {
+fn existing_date_header_is_kept() {
     let mut head = Response::new(()).into_parts().0;
     let told = "Thu, 01 Jan 1970 00:00:00 GMT";
     head.headers

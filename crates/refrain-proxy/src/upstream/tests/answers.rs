@@ -176,7 +176,7 @@ fn an_answer_ends_where_it_says() {
 }
 
 #[test]
-fn an_answer_to_head_has_no_body_whatever_it_says() {
+fn response_to_head_has_no_body() {
     for fields in ["content-length: 77", "transfer-encoding: chunked", "x: y"] {
         let answer = format!("HTTP/1.1 200 OK\r\n{fields}\r\n\r\n");
         let read = read([answer.as_bytes()], true).unwrap();
@@ -188,7 +188,7 @@ fn an_answer_to_head_has_no_body_whatever_it_says() {
 }
 
 #[test]
-fn what_could_be_read_in_two_ways_is_no_answer() {
+fn rejects_ambiguous_responses() {
     let long = "x".repeat(1 << 10);
     let many = "x: y\r\n".repeat(9);
     let chunked = "transfer-encoding: chunked\r\n";
@@ -258,7 +258,7 @@ fn what_could_be_read_in_two_ways_is_no_answer() {
 }
 
 #[test]
-fn trailers_come_behind_the_last_chunk() {
+fn trailers_follow_the_last_chunk() {
     let answer = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX-Sum: 7\r\nx-sum: 8\r\n\r\n";
     let trailers = whole(answer).unwrap().trailers;
     let expected =
@@ -328,7 +328,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_an_answer_or_none(bytes: Vec<u8>, is_to_head: bool) {
+    fn arbitrary_bytes_parse_as_a_response_or_are_rejected(bytes: Vec<u8>, is_to_head: bool) {
         let _ = read([&b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"[..], &bytes], is_to_head);
         let _ = read([&b"HTTP/1.1 200 OK\r\n"[..], &bytes], is_to_head);
         let _ = read([&bytes[..]], is_to_head);

@@ -9,20 +9,21 @@ use tokio::io::{AsyncReadExt as _, duplex};
 
 use crate::{
     clients::ClientBody,
-    http1::{Length, Sending, Stuck},
+    http1::{Length, SendError, Sending},
     outgoing::Outgoing,
 };
 
 const HEAD: &[u8] = b"POST / HTTP/1.1\r\n\r\n";
 
-/// Sends a request over a connection with `room` bytes of buffer; returns the bytes that arrive, and whether sending succeeded.
+/// Sends a request over a connection with `room` bytes of buffer; returns the received bytes, and whether sending
+/// succeeded.
 async fn sent(length: Length, body: Body<ClientBody>, room: usize) -> (Vec<u8>, bool) {
     let (mut ours, mut theirs) = duplex(room);
     let sending = async move {
         let mut sending = Sending::new(HEAD.to_vec(), length, Outgoing::from(body));
         assert!(!sending.has_begun());
         let sent = poll_fn(|context| sending.poll(&mut ours, context)).await;
-        assert!(!matches!(sent, Err(Stuck::Io(_))), "{sent:?}");
+        assert!(!matches!(sent, Err(SendError::Io(_))), "{sent:?}");
         sent.is_ok()
     };
     let mut received = Vec::new();

@@ -102,11 +102,11 @@ where
             }
             Ok(Verdict::Indeterminate(doubt)) => End::Dead(
                 DeadReason::OutcomeUnknown,
-                format!("it may have taken effect: {:?}", doubt.reason),
+                format!("unknown outcome: {:?}", doubt.reason),
             ),
             Ok(Verdict::Mismatch | Verdict::OtherCredential) => End::Dead(
                 DeadReason::KeyReused,
-                "the key was used for another message".into(),
+                "the key was already used for a message with different content".into(),
             ),
             // Damaged is not absent: the message must not run, and a retry does not repair the record.
             Err(error) if error.kind() == ErrorKind::Corrupt => {
@@ -170,7 +170,7 @@ where
                 SequenceDecision::Passed => {
                     tracing::warn!(
                         consumer = self.consumer,
-                        "an event is handled although its predecessor has not been"
+                        "an event is handled before its predecessor"
                     );
                     None
                 }

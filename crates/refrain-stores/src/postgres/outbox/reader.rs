@@ -258,5 +258,5 @@ impl refrain::consume::Outbox for PostgresOutbox {
 }
 
 fn silent() -> Error {
-    Error::new(ErrorKind::Unavailable, "PostgreSQL gave no answer in time")
+    Error::new(ErrorKind::Unavailable, "PostgreSQL did not respond in time")
 }

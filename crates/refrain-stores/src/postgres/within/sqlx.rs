@@ -106,7 +106,7 @@ impl Cells for PgRow {
         let value = self.try_get_raw(place).map_err(|error| error.to_string())?;
         let oid = value.type_info().oid().map(|oid| oid.0);
         let ty = oid.and_then(Type::from_oid).filter(T::accepts);
-        let ty = ty.ok_or_else(|| format!("column {place} is of another type"))?;
+        let ty = ty.ok_or_else(|| format!("column {place} has an unexpected type"))?;
         let bytes = match value.is_null() {
             true => None,
             false => Some(value.as_bytes().map_err(|error| error.to_string())?),

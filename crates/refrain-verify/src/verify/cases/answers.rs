@@ -14,9 +14,7 @@ const REPLACEMENT: &[u8] = "\u{fffd}".as_bytes();
 
 pub(super) async fn large(stage: &mut Stage<'_>) -> Result<(), Stop> {
     let Some(body) = change::padded(&stage.world.operation.body, LARGE) else {
-        return Err(Stop::Skip(
-            "the operation has no body that could be made larger".into(),
-        ));
+        return Err(Stop::Skip("the operation has no body to enlarge".into()));
     };
     let intent = stage.intent_with(&body);
     let first = stage.send("1 MiB", &intent.request).await;
@@ -25,11 +23,11 @@ pub(super) async fn large(stage: &mut Stage<'_>) -> Result<(), Stop> {
         Ok(answer) if answer.is_success() => answer,
         refused => {
             if effects.over(0) {
-                stage.fail("a large body was not answered with success, and took effect");
+                stage.fail("a request with a large body got an error, but took effect");
                 return Ok(());
             }
             let said = refused.map_or_else(|lost| lost.to_string(), |it| it.status.to_string());
-            return Err(Stop::Skip(format!("the service does not take it: {said}")));
+            return Err(Stop::Skip(format!("the service rejects it: {said}")));
         }
     };
     let again = stage.decided("duplicate", &intent.request, MOMENT).await;
@@ -39,7 +37,7 @@ pub(super) async fn large(stage: &mut Stage<'_>) -> Result<(), Stop> {
 
 pub(super) async fn binary(stage: &mut Stage<'_>) -> Result<(), Stop> {
     if stage.world.operation.has_key_in_body() {
-        return Err(Stop::Skip("the body carries the key".into()));
+        return Err(Stop::Skip("the body contains the key".into()));
     }
     let body: Vec<u8> = (0..=255).collect();
     let intent = stage.intent_with(&body);
@@ -52,7 +50,7 @@ pub(super) async fn binary(stage: &mut Stage<'_>) -> Result<(), Stop> {
         refused => {
             let said = refused.map_or_else(|lost| lost.to_string(), |it| it.status.to_string());
             return Err(Stop::Skip(format!(
-                "the operation takes no binary body: {said}"
+                "the operation rejects a binary body: {said}"
             )));
         }
     };
@@ -61,7 +59,9 @@ pub(super) async fn binary(stage: &mut Stage<'_>) -> Result<(), Stop> {
         answer.body.windows(part.len()).any(|it| it == part)
     };
     if !holds(&first, &body) && holds(&first, REPLACEMENT) {
-        stage.fail("the answer shows what was sent with bytes replaced: it went through text");
+        stage.fail(
+            "the response echoes the body with some bytes replaced: the body was converted to text",
+        );
     }
     // A 303, or a response that only says "done", has no body to compare.
     let is_replay = |it: &ReceivedResponse| {
@@ -71,7 +71,7 @@ pub(super) async fn binary(stage: &mut Stage<'_>) -> Result<(), Stop> {
         && is_replay(again)
         && again.body != first.body
     {
-        stage.fail("the replay's bytes are not those of the first answer");
+        stage.fail("the bytes of the replay differ from the first response");
     }
     Ok(())
 }
@@ -87,14 +87,14 @@ pub(super) async fn set_cookie(stage: &mut Stage<'_>) -> Result<(), Stop> {
         .collect();
     if cookies.is_empty() {
         return Err(Stop::Skip(
-            "the first answer sets no cookie of its own".into(),
+            "the first response sets no cookie of its own".into(),
         ));
     }
     let is_replayed = again
         .all("set-cookie")
         .any(|it| cookies.iter().any(|own| own == it));
     if is_replayed {
-        stage.fail("the replay sets the first answer's cookie again");
+        stage.fail("the replay sets the cookie of the first response again");
     }
     Ok(())
 }
@@ -102,12 +102,12 @@ pub(super) async fn set_cookie(stage: &mut Stage<'_>) -> Result<(), Stop> {
 pub(super) async fn location(stage: &mut Stage<'_>) -> Result<(), Stop> {
     let (first, again) = twice(stage).await?;
     let Some(location) = first.header("location") else {
-        return Err(Stop::Skip("the first answer has no Location".into()));
+        return Err(Stop::Skip("the first response has no Location".into()));
     };
     match again.header("location") {
         Some(found) if found == location => {}
         Some(found) => stage.fail(format!(
-            "the first answer's Location is {location}, the replay's {found}"
+            "the Location of the first response is {location}, that of the replay {found}"
         )),
         None => stage.fail("the replay lost its Location"),
     }
@@ -121,8 +121,8 @@ pub(super) async fn marked(stage: &mut Stage<'_>) -> Result<(), Stop> {
     }
     match (is_marked(&first), is_marked(&again)) {
         (false, true) => {}
-        (_, false) => stage.warn("the replay is not marked as one"),
-        (true, true) => stage.warn("the first answer says that it is a replay"),
+        (_, false) => stage.warn("the replay is not marked as a replay"),
+        (true, true) => stage.warn("the first response is marked as a replay"),
     }
     Ok(())
 }

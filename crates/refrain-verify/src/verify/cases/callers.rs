@@ -5,14 +5,14 @@ use crate::verify::stage::{Stage, Stop};
 
 pub(super) async fn other(stage: &mut Stage<'_>) -> Result<(), Stop> {
     let Some((name, value)) = stage.world.operation.other_credential.clone() else {
-        return Err(Stop::Skip("no --other-credential is given".into()));
+        return Err(Stop::Skip("needs --other-credential".into()));
     };
     let before = accepted(stage, "other", (&name, &value)).await?;
     let intent = stage.intent();
     let first = stage.first(&intent).await?;
     let request = intent.request.clone().with(&name, &value);
     let sent = stage
-        .decided("somebody else, same key", &request, MOMENT)
+        .decided("another caller, same key", &request, MOMENT)
         .await;
     let effects = stage.effects().await?;
     let cookie =
@@ -25,37 +25,39 @@ pub(super) async fn other(stage: &mut Stage<'_>) -> Result<(), Stop> {
             };
             let is_leaked = answer.body == first.body && !answer.body.is_empty();
             match (has_own, is_leaked) {
-                (true, _) => stage.say("somebody else's key is a key of its own"),
-                (false, true) => stage.fail("somebody else got the first caller's answer"),
+                (true, _) => stage.say("the same key of another caller is a separate key"),
+                (false, true) => stage.fail("another caller got the first caller's response"),
                 (false, false) => {
-                    stage.fail("somebody else was answered as if it had run, and it did not");
+                    stage.fail(
+                        "another caller got a success response, but the request did not execute",
+                    );
                 }
             }
             let own = |it: &String| !stage.world.usual_cookies.contains(it);
             let theirs = cookie(&first).filter(own);
             if theirs.is_some() && theirs == cookie(answer) {
-                stage.fail("somebody else got the first caller's cookie");
+                stage.fail("another caller got the first caller's cookie");
             }
         }
         Ok(answer) if answer.status >= 500 => {
             stage.warn(format!(
-                "somebody else with the same key was answered {}",
+                "another caller with the same key got {}",
                 answer.status
             ));
         }
         Ok(answer) if !first.body.is_empty() && answer.body == first.body => {
-            stage.fail("somebody else got the first caller's answer");
+            stage.fail("another caller got the first caller's response");
         }
         Ok(_) => {}
         Err(lost) => stage.warn(format!(
-            "somebody else with the same key got no answer: {lost}"
+            "another caller with the same key got no response: {lost}"
         )),
     }
     let again = stage
         .decided("the first caller again", &intent.request, MOMENT)
         .await;
     if !again.is_ok_and(|it| it.is_refusal() || !stage.is_other(&first, &it)) {
-        stage.warn("afterwards the first caller no longer gets its own answer");
+        stage.warn("afterwards the first caller no longer gets its own response");
     }
     Ok(())
 }
@@ -67,12 +69,12 @@ async fn accepted(
     (name, value): (&str, &str),
 ) -> Result<u64, Stop> {
     let request = stage.intent().request.with(name, value);
-    let label = format!("the {which} credential with a key of its own");
+    let label = format!("the {which} credential with a new key");
     let sent = stage.send(&label, &request).await;
     if !sent.as_ref().is_ok_and(|answer| answer.is_success()) {
         let said = sent.map_or_else(|lost| lost.to_string(), |it| it.status.to_string());
         return Err(Stop::Skip(format!(
-            "the service does not accept the {which} credential by itself: {said}"
+            "the service rejects the {which} credential even with a new key: {said}"
         )));
     }
     Ok(stage.effects().await?.count)
@@ -80,7 +82,7 @@ async fn accepted(
 
 pub(super) async fn rotated(stage: &mut Stage<'_>) -> Result<(), Stop> {
     let Some((name, value)) = stage.world.operation.rotated_credential.clone() else {
-        return Err(Stop::Skip("no --rotated-credential is given".into()));
+        return Err(Stop::Skip("needs --rotated-credential".into()));
     };
     let before = accepted(stage, "rotated", (&name, &value)).await?;
     let intent = stage.intent();
@@ -91,17 +93,17 @@ pub(super) async fn rotated(stage: &mut Stage<'_>) -> Result<(), Stop> {
         .await;
     match &sent {
         Ok(answer) if answer.is_success() && stage.is_other(&first, answer) => {
-            stage.fail("the duplicate with a new credential was answered about something else");
+            stage.fail("the duplicate with a new credential got a response about another resource");
         }
         Ok(answer) if answer.is_success() => {}
         Ok(answer) if answer.status < 500 => {
             stage.say(format!(
-                "the new credential is told apart ({}), and nothing ran",
+                "the duplicate with a new credential was rejected ({}) and did not execute",
                 answer.status
             ));
         }
-        Ok(answer) => stage.warn(format!("the duplicate was answered {}", answer.status)),
-        Err(lost) => stage.warn(format!("the duplicate got no answer: {lost}")),
+        Ok(answer) => stage.warn(format!("the duplicate got {}", answer.status)),
+        Err(lost) => stage.warn(format!("the duplicate got no response: {lost}")),
     }
     super::judge::effects(stage, before + 1).await
 }

@@ -41,7 +41,7 @@ pub(super) async fn next(stage: &mut Stage<'_>) -> Result<(), Stop> {
     match next {
         Ok(next) if stage.is_same(&first, &next) => {}
         Ok(next) => stage.fail(format!(
-            "the next request on the same connection was answered {}: it was read from the middle of the last one",
+            "the next request on the same connection got {}: the service parsed it from the middle of the previous request",
             next.status
         )),
         // A closed connection is safe: unread body bytes are discarded with it.
@@ -55,7 +55,7 @@ type Owners = HashMap<String, String>;
 
 pub(super) async fn apart(stage: &mut Stage<'_>) -> Result<(), Stop> {
     if !stage.world.identity.is_by_name() || judge::is_put(stage) {
-        let why = "the answers have no ids, so nobody can tell whose they are";
+        let why = "the responses have no ids, so they cannot be assigned to requests";
         return Err(Stop::Skip(why.into()));
     }
     let (mut owners, mut gone) = (Owners::new(), Vec::new());
@@ -64,8 +64,10 @@ pub(super) async fn apart(stage: &mut Stage<'_>) -> Result<(), Stop> {
         let since = Instant::now();
         let later = stage.world.latency * moment / HANG_UPS;
         let sent = hung_up(stage, &first, later).await;
-        stage.note("hangs up", &first.request, &sent, since);
-        let sent = stage.send("another one behind it", &next.request).await;
+        stage.note("client disconnects", &first.request, &sent, since);
+        let sent = stage
+            .send("another client directly after it", &next.request)
+            .await;
         own(stage, &mut owners, &next, &sent);
         gone.push(first);
     }
@@ -88,6 +90,6 @@ fn own(stage: &mut Stage<'_>, owners: &mut Owners, intent: &Intent, sent: &Sent)
     };
     let owner = owners.entry(about).or_insert_with(|| intent.key.clone());
     if *owner != intent.key {
-        stage.fail("behind clients that hung up, two requests got the same answer: one of them got somebody else's");
+        stage.fail("after clients disconnected, two requests got the same response: one of them got another client's response");
     }
 }

@@ -29,7 +29,7 @@ pub(super) async fn late(stage: &mut Stage<'_>) -> Result<(), Stop> {
         .is_some_and(|told| told <= late)
     {
         return Err(Stop::Skip(format!(
-            "{late:?} later is past the --retention that is told"
+            "--late {late:?} is longer than --retention"
         )));
     }
     after(stage, late).await
@@ -37,11 +37,12 @@ pub(super) async fn late(stage: &mut Stage<'_>) -> Result<(), Stop> {
 
 pub(super) async fn retention(stage: &mut Stage<'_>) -> Result<(), Stop> {
     let Some(told) = stage.world.operation.retention else {
-        return Err(Stop::Skip("no --retention is given".into()));
+        return Err(Stop::Skip("needs --retention".into()));
     };
     if told > RETENTION_MAX {
-        let why =
-            format!("a retention of {told:?} is more than a run waits for ({RETENTION_MAX:?})");
+        let why = format!(
+            "a retention of {told:?} is longer than the maximum wait of a test ({RETENTION_MAX:?})"
+        );
         return Err(Stop::Skip(why));
     }
     after(stage, told * 4 / 5).await
@@ -61,10 +62,16 @@ pub(super) async fn lost_answer(stage: &mut Stage<'_>) -> Result<(), Stop> {
     let plan = stage.world.plan;
     let between = Between::new(&stage.world.place, plan.seed, Fault::DropAnswer, 1).await?;
     let lost = stage
-        .send_via(&between.place, "first, its answer is lost", &intent.request)
+        .send_via(
+            &between.place,
+            "first, its response is lost",
+            &intent.request,
+        )
         .await;
     if lost.is_ok() {
-        return Err(Stop::Skip("the answer could not be lost".into()));
+        return Err(Stop::Skip(
+            "the fault proxy could not drop the response".into(),
+        ));
     }
     let retry = stage.decided("retry", &intent.request, plan.patience).await;
     let again = stage
@@ -72,16 +79,16 @@ pub(super) async fn lost_answer(stage: &mut Stage<'_>) -> Result<(), Stop> {
         .await;
     match &retry {
         Ok(answer) if stage.only_says_done(answer) => stage.warn(format!(
-            "the retry was answered {} without the lost answer, so it cannot be learnt",
+            "the retry got {} without the lost response, so the client cannot get it",
             answer.status
         )),
         Ok(answer) if answer.is_success() => judge::replay(stage, answer, &again),
         Ok(answer) if answer.is_refusal() => stage.warn(format!(
-            "the retry was refused ({}), so the lost answer cannot be learnt",
+            "the retry was rejected ({}), so the client cannot get the lost response",
             answer.status
         )),
         Ok(answer) => stage.fail(format!("the retry failed: {}", answer.status)),
-        Err(lost) => stage.fail(format!("the retry got no answer: {lost}")),
+        Err(lost) => stage.fail(format!("the retry got no response: {lost}")),
     }
     judge::effects(stage, 1).await
 }

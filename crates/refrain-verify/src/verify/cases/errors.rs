@@ -8,20 +8,22 @@ use crate::verify::{
 
 pub(super) async fn refused(stage: &mut Stage<'_>) -> Result<(), Stop> {
     let Some(bad) = stage.world.operation.bad_body.clone() else {
-        return Err(Stop::Skip("no --bad-body is given".into()));
+        return Err(Stop::Skip("needs --bad-body".into()));
     };
     let intent = stage.intent();
     let request = Stage::rewritten(&intent, &bad);
     let first = stage.send("a bad body", &request).await;
     let Some(first) = first.ok().filter(|answer| answer.is_refusal()) else {
-        return Err(Stop::Skip("the --bad-body is not refused with 4xx".into()));
+        return Err(Stop::Skip(
+            "the service does not reject --bad-body with 4xx".into(),
+        ));
     };
     let same = stage.decided("the bad body again", &request, MOMENT).await;
     if let Ok(same) = same
         && same.is_success()
     {
         stage.fail(format!(
-            "the refused request's duplicate was answered {}, as if it had run",
+            "the duplicate of the rejected request got {}, as if it had executed",
             same.status
         ));
     }
@@ -33,15 +35,15 @@ pub(super) async fn refused(stage: &mut Stage<'_>) -> Result<(), Stop> {
     match &corrected {
         Ok(answer) if answer.is_success() => {
             if effects.under(1) {
-                stage.fail("the corrected request was answered as if it had run, and did not");
+                stage.fail("the corrected request got a success response, but did not execute");
             }
             if let Ok(again) = &again
                 && again.is_success()
                 && stage.is_other(answer, again)
             {
-                stage.fail("the corrected request ran again with its duplicate");
+                stage.fail("the duplicate of the corrected request executed again");
             }
-            stage.say("a refused request frees its key");
+            stage.say("a rejected request releases its key");
         }
         Ok(answer)
             if answer.status == first.status
@@ -49,7 +51,7 @@ pub(super) async fn refused(stage: &mut Stage<'_>) -> Result<(), Stop> {
                 && !matches!(answer.status, 409 | 422) =>
         {
             let finding = format!(
-                "the corrected request got the old answer ({}): the client cannot know that it needs a new key",
+                "the corrected request got the old error ({}): the client cannot know that it needs a new key",
                 answer.status
             );
             match is_usual(stage, answer).await? {
@@ -58,13 +60,10 @@ pub(super) async fn refused(stage: &mut Stage<'_>) -> Result<(), Stop> {
             }
         }
         Ok(answer) if answer.status < 500 => {
-            stage.say("a refused request keeps its key; a corrected one needs a new key");
+            stage.say("a rejected request keeps its key; a corrected request needs a new key");
         }
-        Ok(answer) => stage.fail(format!(
-            "the corrected request was answered {}",
-            answer.status
-        )),
-        Err(lost) => stage.fail(format!("the corrected request got no answer: {lost}")),
+        Ok(answer) => stage.fail(format!("the corrected request got {}", answer.status)),
+        Err(lost) => stage.fail(format!("the corrected request got no response: {lost}")),
     }
     if effects.over(1) {
         stage.fail(format!("it took effect {} times", effects.count));
@@ -88,13 +87,13 @@ async fn is_usual(stage: &mut Stage<'_>, refusal: &ReceivedResponse) -> Result<b
 
 pub(super) async fn failed(stage: &mut Stage<'_>) -> Result<(), Stop> {
     let Some(failing) = stage.world.operation.failing_body.clone() else {
-        return Err(Stop::Skip("no --failing-body is given".into()));
+        return Err(Stop::Skip("needs --failing-body".into()));
     };
     let intent = stage.intent_with(&failing);
     let first = stage.send("it fails", &intent.request).await;
     if !first.is_ok_and(|answer| answer.status >= 500) {
         return Err(Stop::Skip(
-            "the --failing-body is not answered with 5xx".into(),
+            "the service does not respond to --failing-body with 5xx".into(),
         ));
     }
     let patience = stage.world.plan.patience;
@@ -106,14 +105,14 @@ pub(super) async fn failed(stage: &mut Stage<'_>) -> Result<(), Stop> {
     match &retry {
         Ok(answer) if says_unknown(answer) || says_done(answer) => {}
         Ok(answer) if stage.is_busy(answer) && answer.status != 503 => stage.fail(format!(
-            "the retry is still told that it is in flight ({}) after {patience:?}: the failed run left its claim behind",
+            "the retry is still in flight ({}) after {patience:?}: the failed request did not release its claim",
             answer.status
         )),
         Ok(_) => {}
-        Err(lost) => stage.fail(format!("the retry got no answer: {lost}")),
+        Err(lost) => stage.fail(format!("the retry got no response: {lost}")),
     }
     if retry.as_ref().is_ok_and(ReceivedResponse::is_success) && effects.under(1) {
-        stage.fail("the retry was answered as if it had run, and it never took effect");
+        stage.fail("the retry got a success response, but the request never took effect");
     }
     if effects.is_exact && effects.count == 0 {
         kept(stage, &failing, &intent, &retry).await;
@@ -123,11 +122,11 @@ pub(super) async fn failed(stage: &mut Stage<'_>) -> Result<(), Stop> {
         && again.is_success()
         && stage.is_other(retry, again)
     {
-        stage.fail("the retry ran again with its duplicate");
+        stage.fail("the duplicate of the retry executed again");
     }
     if effects.over(1) {
         stage.fail(format!(
-            "the first run failed after its effect, and retries took effect too: {} times",
+            "the first request failed after its effect, and retries took effect too: {} times",
             effects.count
         ));
     }
@@ -145,9 +144,9 @@ async fn kept(stage: &mut Stage<'_>, failing: &[u8], intent: &Intent, retry: &Se
     }
     let fresh = stage.intent_with(failing).key;
     let request = stage.rekeyed(intent, fresh.as_bytes());
-    let other = stage.send("the same with a fresh key", &request).await;
+    let other = stage.send("the same with a new key", &request).await;
     let last = stage.send("the first key once more", &intent.request).await;
     if other.is_ok_and(|it| it.is_success()) && is_silent(&last) {
-        stage.fail("a fresh key succeeds by now, and the old one still gets its old error, which does not say that it is a replay");
+        stage.fail("the request now succeeds with a new key, but the old key still gets the old error, which is not marked as a replay");
     }
 }

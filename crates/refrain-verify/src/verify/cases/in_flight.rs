@@ -73,7 +73,9 @@ pub(super) async fn in_flight(stage: &mut Stage<'_>) -> Result<(), Stop> {
         false => stage.world.latency,
         true => {
             let (intent, since) = (fresh(stage), Instant::now());
-            let sent = stage.send("how long it takes", &intent.request).await;
+            let sent = stage
+                .send("measures how long a request takes", &intent.request)
+                .await;
             stage.must_succeed(sent)?;
             runs += 1;
             since.elapsed()
@@ -93,7 +95,7 @@ pub(super) async fn in_flight(stage: &mut Stage<'_>) -> Result<(), Stop> {
                 // The client retries after a "busy" response, while the first request is still running.
                 sleep(latency / MOMENTS).await;
                 stage
-                    .send("duplicate that comes back", &intent.request)
+                    .send("duplicate, sent again as told", &intent.request)
                     .await
             });
             [one, other]
@@ -114,7 +116,7 @@ async fn overtaken(stage: &mut Stage<'_>) -> Result<(), Stop> {
     let sent = {
         let stage = &*stage;
         let (one, other) = tokio::join!(
-            stage.send_via(&between.place, "first, held up on its way", &intent.request),
+            stage.send_via(&between.place, "first, delayed on its way", &intent.request),
             async {
                 sleep(HELD_UP / 6).await;
                 stage.send("retry that overtakes it", &intent.request).await
@@ -136,7 +138,7 @@ pub(super) async fn hangs_up(stage: &mut Stage<'_>) -> Result<(), Stop> {
         let before = stage.effects().await?;
         let since = Instant::now();
         let sent = hung_up(stage, &intent, later).await;
-        stage.note("first, hangs up", &intent.request, &sent, since);
+        stage.note("first, client disconnects", &intent.request, &sent, since);
         judge::aftermath(stage, &intent.request, before.count, patience).await?;
         if stage.verdict == Verdict::Fail {
             break;
@@ -151,5 +153,5 @@ pub(super) async fn hung_up(stage: &Stage<'_>, intent: &Intent, later: Duration)
     line.release().await?;
     sleep(later).await;
     drop(line);
-    Err(Lost("we hung up".into()))
+    Err(Lost("the test closed the connection".into()))
 }

@@ -19,21 +19,21 @@ pub(super) fn replay(stage: &mut Stage<'_>, first: &ReceivedResponse, again: &Se
         Ok(answer) if answer.is_success() => match stage.compare(first, answer) {
             Likeness::Same => same(stage, first, answer),
             Likeness::Other => {
-                stage.fail("the duplicate was answered about something else than the first");
+                stage.fail("the duplicate got a response about another resource than the first request");
             }
             Likeness::Silent if is_put(stage) => {}
             Likeness::Silent if stage.is_busy(answer) || says_done(answer) => stage.warn(format!(
-                "the duplicate was answered {} without the first answer, so a client that lost it cannot learn it",
+                "the duplicate got {} without the first response, so a client that lost the response cannot get it",
                 answer.status
             )),
-            Likeness::Silent => stage.fail("the duplicate's answer is not the first one's"),
+            Likeness::Silent => stage.fail("the duplicate did not get the first response"),
         },
         Ok(answer) if answer.is_refusal() => stage.warn(format!(
-            "the duplicate was refused ({}), so a client that lost the answer cannot learn it",
+            "the duplicate was rejected ({}), so a client that lost the response cannot get it",
             answer.status
         )),
         Ok(answer) => stage.fail(format!("the duplicate failed: {}", answer.status)),
-        Err(lost) => stage.fail(format!("the duplicate got no answer: {lost}")),
+        Err(lost) => stage.fail(format!("the duplicate got no response: {lost}")),
     }
 }
 
@@ -44,11 +44,12 @@ fn same(stage: &mut Stage<'_>, first: &ReceivedResponse, answer: &ReceivedRespon
         // The first PUT creates the resource; a later one finds it.
         if !(is_put(stage) && then == 201) {
             stage.warn(format!(
-                "the first answer was {then}, the duplicate's is {now}"
+                "the first response was {then}, the response to the duplicate is {now}"
             ));
         }
     } else if answer.body != first.body {
-        stage.warn("the duplicate's answer is about the same, and its bytes differ");
+        stage
+            .warn("the response to the duplicate is about the same resource, but its bytes differ");
     }
 }
 
@@ -65,13 +66,10 @@ pub(super) async fn effects(stage: &mut Stage<'_>, wanted: u64) -> Result<(), St
         many => format!("{many} intended effects"),
     };
     if effects.over(wanted) {
-        stage.fail(format!(
-            "{intended}, and it took effect {} times",
-            effects.count
-        ));
+        stage.fail(format!("{intended}, but {} effects", effects.count));
     } else if effects.under(wanted) {
         stage.fail(format!(
-            "{intended}, and it took effect {} times: a request was swallowed",
+            "{intended}, but {} effects: a request was dropped",
             effects.count
         ));
     }
@@ -92,7 +90,7 @@ pub(super) async fn group(
             Ok(answer) if answer.is_success() => match first {
                 None => first = Some(answer),
                 Some(first) if stage.is_other(first, answer) => {
-                    stage.fail("duplicates got answers about different runs");
+                    stage.fail("duplicates got the responses of different executions");
                 }
                 // Keep the response with the result; another one may only say "done".
                 Some(before) if stage.only_says_done(before) => {
@@ -101,10 +99,10 @@ pub(super) async fn group(
                 Some(_) => {}
             },
             Ok(answer) => stage.warn(format!(
-                "a duplicate was answered {} while another one ran; 409 says that it may come back",
+                "a duplicate got {} while another one was in flight; return 409 to tell the client to retry",
                 answer.status
             )),
-            Err(lost) => stage.warn(format!("a duplicate got no answer: {lost}")),
+            Err(lost) => stage.warn(format!("a duplicate got no response: {lost}")),
         }
     }
     let patience = stage.world.plan.patience;
@@ -114,11 +112,13 @@ pub(super) async fn group(
         (None, Ok(answer)) if answer.is_success() && !stage.is_busy(answer) => {}
         (None, Ok(answer)) if stage.is_refusal_of_done(answer) => {}
         (None, Ok(answer)) => stage.fail(format!(
-            "none of the duplicates ever got an answer; the last one said {}",
+            "none of the duplicates ever got the response; the last one got {}",
             answer.status
         )),
         (None, Err(lost)) => {
-            stage.fail(format!("none of the duplicates ever got an answer: {lost}"));
+            stage.fail(format!(
+                "none of the duplicates ever got a response: {lost}"
+            ));
         }
     }
     Ok(())
@@ -147,33 +147,33 @@ pub(super) async fn aftermath(
     match &last {
         Ok(answer) if answer.is_success() && !stage.is_busy(answer) => {
             if effects.under(before + 1) {
-                stage.fail("the retry was answered as if it had run, and it never took effect");
+                stage.fail("the retry got a success response, but the request never took effect");
             }
             let again = stage.decided("retry once more", request, MOMENT).await;
             replay(stage, answer, &again);
         }
         Ok(answer) if says_unknown(answer) => {
-            stage.say("the retry is told that the outcome is unknown, which is honest");
+            stage.say("the retry gets unknown outcome, which is correct");
         }
         Ok(answer) if stage.is_refusal_of_done(answer) && effects.under(before + 1) => {
-            stage.fail("the retry is refused as a duplicate, and it never took effect");
+            stage.fail("the retry is rejected as a duplicate, but the request never took effect");
         }
-        Ok(answer) if stage.is_busy(answer) && !has_run && !says_done(answer) => stage.fail(format!(
-            "the retry is still told that it is in flight ({}) after {patience:?}: the key is locked",
-            answer.status
-        )),
+        Ok(answer) if stage.is_busy(answer) && !has_run && !says_done(answer) => {
+            stage.fail(format!(
+                "the retry is still in flight ({}) after {patience:?}: the key stays locked",
+                answer.status
+            ))
+        }
         Ok(answer) => stage.warn(format!(
-            "the retry got {}: the client does not learn what became of it",
+            "the retry got {}: the client does not learn the outcome",
             answer.status
         )),
-        Err(lost) => stage.fail(format!("the retry got no answer: {lost}")),
+        Err(lost) => stage.fail(format!("the retry got no response: {lost}")),
     }
     let effects = stage.effects().await?;
     if effects.over(before + 1) {
         let times = effects.count - before;
-        stage.fail(format!(
-            "one intended effect, and it took effect {times} times"
-        ));
+        stage.fail(format!("one intended effect, but {times} effects"));
     }
     Ok(())
 }

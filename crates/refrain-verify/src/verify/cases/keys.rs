@@ -22,7 +22,7 @@ pub(super) async fn missing(stage: &mut Stage<'_>) -> Result<(), Stop> {
 
 /// Skips a case that needs the key in a header.
 fn not_a_header() -> Stop {
-    Stop::Skip("the key is no header of its own: it stands where {{key}} is".into())
+    Stop::Skip("the key is not in a header: it is at the position of {{key}}".into())
 }
 
 pub(super) async fn empty(stage: &mut Stage<'_>) -> Result<(), Stop> {
@@ -42,7 +42,7 @@ async fn shared(
     let (one, other) = (change(stage, &one), change(stage, &other));
     if one.body == other.body && one.target == other.target {
         return Err(Stop::Skip(
-            "the operation has no body that could differ; put {{unique}} somewhere".into(),
+            "the operation has no body to vary; put {{unique}} into the request".into(),
         ));
     }
     let first = stage.send(&format!("one {what}"), &one).await;
@@ -51,9 +51,7 @@ async fn shared(
     let ran = [&first, &second].map(|sent| sent.as_ref().is_ok_and(|it| it.is_success()));
     let wanted = ran.iter().map(|ran| u64::from(*ran)).sum();
     if effects.over(wanted) {
-        stage.fail(format!(
-            "a request {what} was not answered with success, and took effect"
-        ));
+        stage.fail(format!("a request {what} got an error, but took effect"));
     }
     let is_swallowed = match (&first, &second) {
         (Ok(first), Ok(second)) if ran == [true, true] => match effects.is_exact {
@@ -64,19 +62,19 @@ async fn shared(
     };
     if is_swallowed {
         stage.fail(format!(
-            "two different requests {what} were taken for one: the second did not run"
+            "two different requests {what} were treated as duplicates: the second did not execute"
         ));
     }
     match (ran, wanted) {
         ([true, false], _) if is_conflict(&second) => {
             stage.fail(format!(
-                "a request {what} is refused because of another one"
+                "a request {what} is rejected because of another one"
             ));
         }
         (_, 0) if is_refused(&first) && is_refused(&second) => {
-            stage.say(format!("requests {what} are refused"));
+            stage.say(format!("requests {what} are rejected"));
         }
-        (_, 2) => stage.say(format!("requests {what} run unguarded")),
+        (_, 2) => stage.say(format!("requests {what} execute without deduplication")),
         _ => {}
     }
     warn_of_failures(stage, &[first, second]);
@@ -124,25 +122,19 @@ async fn odd(
     let effects = stage.effects().await?;
     let Some(answer) = first.as_ref().ok().filter(|it| it.is_success()) else {
         if effects.over(0) {
-            stage.fail(format!(
-                "{what} was not answered with success, and took effect"
-            ));
+            stage.fail(format!("{what} got an error, but took effect"));
         }
         warn_of_failures(stage, &[first, again]);
         return Ok(());
     };
     if effects.over(1) {
         stage.fail(format!(
-            "{what} is accepted and not kept: its duplicate ran too"
+            "{what} is accepted but not stored: its duplicate executed too"
         ));
         return Ok(());
     }
     let second = stage
-        .decided(
-            "the key that is much alike",
-            &stage.rekeyed(&other, &near),
-            MOMENT,
-        )
+        .decided("a similar key", &stage.rekeyed(&other, &near), MOMENT)
         .await;
     let effects = stage.effects().await?;
     match &second {
@@ -153,14 +145,12 @@ async fn odd(
             };
             if is_swallowed {
                 stage.fail(format!(
-                    "{what} and one that is much alike are taken for the same"
+                    "{what} and a similar key are treated as the same key"
                 ));
             }
         }
         second if is_conflict(second) => {
-            stage.fail(format!(
-                "{what} is refused because of one that is much alike"
-            ));
+            stage.fail(format!("{what} is rejected because of a similar key"));
         }
         _ => {}
     }
@@ -179,7 +169,7 @@ pub(super) async fn doubled(stage: &mut Stage<'_>) -> Result<(), Stop> {
     let again = stage.decided("its duplicate", &request, MOMENT).await;
     kept(stage, "a request with two keys", &first).await?;
     if first.as_ref().is_ok_and(|it| it.is_success()) {
-        stage.say("a request with two keys is accepted; refusing it is clearer");
+        stage.say("a request with two keys is accepted; reject it with 400");
     }
     warn_of_failures(stage, &[first, again]);
     Ok(())
@@ -222,11 +212,9 @@ async fn kept(stage: &mut Stage<'_>, what: &str, first: &Sent) -> Result<bool, S
     if effects.over(u64::from(is_accepted)) {
         match is_accepted {
             true => stage.fail(format!(
-                "{what} is accepted and not kept: its duplicate ran too"
+                "{what} is accepted but not stored: its duplicate executed too"
             )),
-            false => stage.fail(format!(
-                "{what} was not answered with success, and took effect"
-            )),
+            false => stage.fail(format!("{what} got an error, but took effect")),
         }
     }
     Ok(is_accepted)
@@ -238,12 +226,12 @@ fn warn_of_failures(stage: &mut Stage<'_>, sent: &[Sent]) {
         match sent {
             Ok(answer) if answer.status >= 500 => {
                 stage.warn(format!(
-                    "it was answered {}; 400 would say whose fault it is",
+                    "it got {}; return 400 to tell the client that its request is invalid",
                     answer.status
                 ));
             }
             Ok(_) => {}
-            Err(lost) => stage.warn(format!("it got no answer: {lost}")),
+            Err(lost) => stage.warn(format!("it got no response: {lost}")),
         }
     }
 }

@@ -29,7 +29,7 @@ pub(super) async fn paused(stage: &mut Stage<'_>) -> Result<(), Stop> {
     known(stage)?;
     if pause > LEASE_MAX {
         return Err(Stop::Skip(format!(
-            "a lease over {LEASE_MAX:?} is more than a run waits for"
+            "a lease over {LEASE_MAX:?} is longer than the maximum wait of a test"
         )));
     }
     let intent = slow(stage);
@@ -45,7 +45,7 @@ pub(super) async fn paused(stage: &mut Stage<'_>) -> Result<(), Stop> {
     let (one, other) = tokio::join!(finished(line, timeout), finished(duplicate, timeout));
     stage.note("first", &intent.request, &one, since);
     stage.note(
-        "duplicate while it stands still",
+        "duplicate while the service is paused",
         &intent.request,
         &other,
         since,
@@ -105,9 +105,7 @@ pub(super) async fn killed_after(stage: &mut Stage<'_>) -> Result<(), Stop> {
 fn known(stage: &Stage<'_>) -> Result<(), Stop> {
     match stage.service.is_known() {
         true => Ok(()),
-        false => Err(Stop::Skip(
-            "neither --restart-command nor --pid is given".into(),
-        )),
+        false => Err(Stop::Skip("needs --restart-command or --pid".into())),
     }
 }
 

@@ -27,7 +27,7 @@ pub(super) async fn other_body(stage: &mut Stage<'_>) -> Result<(), Stop> {
             return Err(Stop::Skip("the operation has no body".into()));
         }
         None => stage.varied().ok_or_else(|| {
-            Stop::Skip("no other body is known that the service takes; give --other-body".into())
+            Stop::Skip("found no other body that the service accepts; set --other-body".into())
         })?,
     };
     let intent = stage.intent();
@@ -49,11 +49,11 @@ async fn alone(stage: &mut Stage<'_>, body: &[u8]) -> Result<(), Stop> {
     match sent {
         Ok(answer) if answer.is_success() => Ok(()),
         Ok(answer) => Err(Stop::Skip(format!(
-            "the --other-body is refused under a fresh key, too ({})",
+            "the service rejects --other-body even with a new key ({})",
             answer.status
         ))),
         Err(lost) => Err(Stop::Skip(format!(
-            "the --other-body got no answer: {lost}"
+            "the --other-body got no response: {lost}"
         ))),
     }
 }
@@ -81,7 +81,7 @@ pub(super) async fn other_path(stage: &mut Stage<'_>) -> Result<(), Stop> {
 pub(super) async fn other_query(stage: &mut Stage<'_>) -> Result<(), Stop> {
     let Some((changed, is_mild)) = changed_query(stage).await else {
         return Err(Stop::Skip(
-            "no other query is known that the service takes".into(),
+            "found no other query that the service accepts".into(),
         ));
     };
     let intent = stage.intent();
@@ -168,25 +168,25 @@ async fn another(
                 false => stage.is_other(&first, answer),
             };
             match !has_run && judge::is_put(stage) && !is_alike(&first, answer) {
-                true => stage.say(format!("{} replaced what the path names", terms.what)),
+                true => stage.say(format!("{} replaced the resource at the path", terms.what)),
                 false => judge_success(stage, has_run, terms),
             }
         }
         // 501 refuses a method, like 405.
         Ok(answer) if answer.status >= 500 && answer.status != 501 => {
-            stage.warn(format!("{} was answered {}", terms.what, answer.status));
+            stage.warn(format!("{} got {}", terms.what, answer.status));
             if effects.over(before + 1) {
-                stage.fail(format!("{} with the same key ran as well", terms.what));
+                stage.fail(format!("{} with the same key executed too", terms.what));
             }
         }
         Ok(_) if effects.over(before + 1) && !terms.may_run => {
             stage.fail(format!(
-                "{} with the same key was refused, and took effect",
+                "{} with the same key was rejected, but took effect",
                 terms.what
             ));
         }
         Ok(_) => {}
-        Err(lost) => stage.warn(format!("{} got no answer: {lost}", terms.what)),
+        Err(lost) => stage.warn(format!("{} got no response: {lost}", terms.what)),
     }
     // The other request must not have removed the first one's record.
     let again = stage
@@ -198,12 +198,12 @@ async fn another(
 fn judge_success(stage: &mut Stage<'_>, has_run: bool, terms: &Terms) {
     let what = terms.what;
     match (has_run, terms.may_run, terms.is_mild) {
-        (true, true, _) => stage.say(format!("{what} counts as something of its own")),
-        (true, false, _) => stage.fail(format!("{what} with the same key ran as well")),
+        (true, true, _) => stage.say(format!("{what} counts as a separate operation")),
+        (true, false, _) => stage.fail(format!("{what} with the same key executed too")),
         (false, _, true) => stage.warn(format!(
-            "{what} with the same key got the first one's answer; that is wrong where queries mean something"
+            "{what} with the same key got the first response; this is wrong if the query has a meaning"
         )),
-        (false, _, false) => stage.fail(format!("{what} with the same key got the first one's answer")),
+        (false, _, false) => stage.fail(format!("{what} with the same key got the first response")),
     }
 }
 
@@ -221,20 +221,20 @@ async fn judge_again(
             || judge::is_put(stage)
     };
     if effects.over(so_far) {
-        stage.fail("afterwards the first request ran again");
+        stage.fail("afterwards the first request executed again");
     } else if !again.as_ref().is_ok_and(is_well) {
-        stage.warn("afterwards the first request's own duplicate no longer gets its answer");
+        stage.warn("afterwards a duplicate of the first request no longer gets its response");
     }
     Ok(())
 }
 
 pub(super) async fn member_order(stage: &mut Stage<'_>) -> Result<(), Stop> {
-    let why = "the body is no JSON object with several members";
+    let why = "the body is not a JSON object with several members";
     rewritten(stage, change::reordered, "members in another order", why).await
 }
 
 pub(super) async fn white_space(stage: &mut Stage<'_>) -> Result<(), Stop> {
-    let why = "the body is no JSON object or array";
+    let why = "the body is not a JSON object or array";
     rewritten(stage, change::spaced, "other white space", why).await
 }
 
@@ -256,7 +256,7 @@ async fn rewritten(
     let again = stage.decided(what, &request, MOMENT).await;
     match &again {
         Ok(answer) if answer.is_refusal() => stage.warn(format!(
-            "the same request with {what} was refused ({})",
+            "the same request with {what} was rejected ({})",
             answer.status
         )),
         again => judge::replay(stage, &first, again),

@@ -27,72 +27,72 @@ pub const CASES: [Case; 10] = [
     case(
         "duplicate-message",
         "The same message again",
-        "A message is published, handled, and published again under the same id. It has to take effect once.",
-        "Messages are not told apart by their ids, or done ones are not remembered: every duplicate takes effect again.",
-        "Claim the message's id before handling, keep that it is done, and skip what is done.",
+        "The test publishes a message, waits until it is handled, and publishes it again with the same id. It must take effect once.",
+        "The consumer does not identify messages by id, or forgets handled ids: every duplicate takes effect again.",
+        "Claim the message id before handling, record completion, and skip completed messages.",
     ),
     case(
         "same-body-other-id",
-        "The same content under another id",
-        "Two messages with the same content and different ids are two intended effects; both have to be handled.",
-        "Messages are compared by their content: one order is swallowed because it equals another one.",
-        "Tell messages apart by their ids alone.",
+        "The same content with another id",
+        "Two messages with the same content and different ids are two intended effects; both must be handled.",
+        "Messages are compared by content: one order is dropped because it equals another order.",
+        "Identify messages by id only.",
     ),
     case(
         "duplicates-at-once",
         "Many duplicates at once",
-        "Many copies of a message are published at once, three times over. Each has to take effect once.",
-        "No claim, or check-then-act: copies that are handled at the same time all take effect.",
-        "Claim the message's id in one atomic step (INSERT … ON CONFLICT, SET NX) before handling.",
+        "The test publishes many copies of a message at once, in three rounds. Each message must take effect once.",
+        "No claim, or check-then-act: copies that are handled concurrently all take effect.",
+        "Claim the message id in one atomic step (INSERT … ON CONFLICT, SET NX) before handling.",
     ),
     case(
         "out-of-order",
         "Duplicates between other messages",
-        "Several messages are published, and their copies in another order behind them. Each has to take effect once.",
-        "Only the last message, or the highest number, is remembered: a duplicate behind another one takes effect again, or a late one is lost.",
+        "The test publishes several messages, then their copies in another order. Each message must take effect once.",
+        "Only the last message, or the highest number, is remembered: a duplicate after another message takes effect again, or a late message is lost.",
         "Remember every message by its id.",
     ),
     case(
         "duplicate-in-flight",
-        "A duplicate while the first one is handled",
-        "A copy is published at several moments of the first one's handling (--slow-body gives more time). It has to take effect once.",
-        "A message is remembered only when it is done: a copy that another worker takes meanwhile takes effect, too.",
-        "Claim before handling; give a copy of what is in flight back, to be looked at later.",
+        "A duplicate while the first copy is handled",
+        "The test publishes a copy at several moments while the first copy is handled (--slow-body gives more time). The message must take effect once.",
+        "A message is recorded only after handling: a copy that another worker receives meanwhile takes effect too.",
+        "Claim before handling; return a copy of an in-flight message to the broker for later redelivery.",
     ),
     case(
         "late-duplicate",
-        "A duplicate after a while",
-        "The copy comes some seconds later (--late). It must not take effect again.",
-        "Ids are remembered for a moment only: what a broker delivers late takes effect again.",
-        "Remember ids for longer than the longest way to a redelivery.",
+        "A late duplicate",
+        "The copy arrives some seconds later (--late). It must not take effect again.",
+        "Ids are remembered for too short a time: a late redelivery takes effect again.",
+        "Remember ids for longer than the longest redelivery path.",
     ),
     case(
         "two-consumers",
         "Two consumers of one message",
-        "With --consumers, each of them has to handle every message: as many effects as consumers.",
-        "The key has no consumer's name in it: the second subscriber takes the message for a duplicate and loses it.",
+        "With --consumers, each consumer must handle every message: as many effects as consumers.",
+        "The key does not contain the consumer's name: the second subscriber treats the message as a duplicate and loses it.",
         "Put the consumer's name into the scope of the key.",
     ),
     case(
         "failed-message",
         "A message that fails at first",
-        "With --failing-body, handling fails at first and would work when the message is delivered again. It has to take effect in the end.",
-        "The message is marked or acknowledged before it is handled: when handling fails, it is lost.",
-        "Handle, keep the outcome, and acknowledge last; release the claim when handling fails, and give the message back.",
+        "With --failing-body, the handler fails on the first delivery and succeeds on redelivery. The message must take effect in the end.",
+        "The message is marked or acknowledged before it is handled: a failure in the handler loses it.",
+        "Handle, store the outcome, and acknowledge last; release the claim and return the message if handling fails.",
     ),
     case(
         "killed-in-flight",
         "The consumer is killed while it handles a message",
-        "The consumer is killed (-9) in the middle of a message and started again. The message must not be lost; how often it takes effect is for --guarantee to say.",
-        "The message is marked or acknowledged before it is handled: it is lost with the process; or it takes effect twice where once was promised.",
+        "The consumer is killed (kill -9) while it handles a message, and is restarted. The message must not be lost; --guarantee sets how often it may take effect.",
+        "The message is marked or acknowledged before it is handled, and is lost with the process; or it takes effect twice where one effect was promised.",
         "Acknowledge last, and let a claim lapse when its holder is gone; commit effect and mark in one transaction for exactly one effect.",
     ),
     case(
         "dead-letter-replay",
-        "A dead letter is let through again",
-        "With --poison-body and --dead-letter, a message fails until it is given up; then it is published again, on purpose. It has to be handled.",
-        "A message that was given up counts as handled: its replay is refused as a duplicate, and it can never be mended.",
-        "Release the key when a message is given up, or let through what comes from the dead letters.",
+        "A dead letter is redriven",
+        "With --poison-body and --dead-letter, a message fails until the consumer dead-letters it; then the test redrives it. It must be handled.",
+        "A dead-lettered message counts as handled: its redrive is rejected as a duplicate, and the message can never be repaired.",
+        "Release the key when a message is dead-lettered, or accept redriven dead letters.",
     ),
 ];
 
@@ -109,7 +109,7 @@ pub(super) async fn run(id: &str, scene: &mut Scene<'_>) -> Result<(), Stop> {
         "failed-message" => failed(scene).await,
         "killed-in-flight" => killed(scene).await,
         "dead-letter-replay" => replayed(scene).await,
-        other => Err(Stop::Skip(format!("there is no case {other}"))),
+        other => Err(Stop::Skip(format!("unknown case {other}"))),
     }
 }
 
@@ -127,7 +127,7 @@ pub(super) async fn pace(scene: &mut Scene<'_>) -> Result<Pace, Stop> {
     let since = Instant::now();
     if !scene.reach(1).await? {
         return Err(Stop::Broken(format!(
-            "a plain message to `{}` had no effect within {:?}: is the consumer running, does it handle --body, and is the count its own?",
+            "a plain message to `{}` had no effect within {:?}: check that the consumer is running, that it handles --body, and that the effect count counts its effects",
             scene.plan.queue, scene.plan.patience
         )));
     }
@@ -157,9 +157,9 @@ async fn judge(scene: &mut Scene<'_>, messages: u64) -> Result<(), Stop> {
         false => {
             let expected = match unit {
                 1 => String::new(),
-                unit => format!(", where {unit} consumers make {want}"),
+                unit => format!(", expected {want} for {unit} consumers"),
             };
-            scene.fail(format!("{meant}, and {effects} effects{expected}"));
+            scene.fail(format!("{meant}, but {effects} effects{expected}"));
             Ok(())
         }
     }
@@ -175,7 +175,7 @@ async fn duplicate(scene: &mut Scene<'_>) -> Result<(), Stop> {
 }
 
 async fn other_id(scene: &mut Scene<'_>) -> Result<(), Stop> {
-    for label in ["first", "the same content under another id"] {
+    for label in ["first", "the same content with another id"] {
         let id = scene.fresh();
         scene.publish(label, &id).await?;
     }
@@ -215,7 +215,7 @@ async fn in_flight(scene: &mut Scene<'_>) -> Result<(), Stop> {
         let id = scene.fresh();
         scene.publish_as("first", &id, &body).await?;
         sleep(takes * part / 100).await;
-        let label = "duplicate while it is handled";
+        let label = "duplicate while the first copy is handled";
         scene.publish_as(label, &id, &body).await?;
     }
     judge(scene, 1 + MEETINGS.len() as u64).await
@@ -231,7 +231,7 @@ async fn timed(scene: &mut Scene<'_>, body: &[u8]) -> Result<Duration, Stop> {
     let (id, since) = (scene.fresh(), Instant::now());
     let before = scene.count().await?;
     scene
-        .publish_as("to see how long it takes", &id, body)
+        .publish_as("measures how long handling takes", &id, body)
         .await?;
     match scene.handled(&id, before).await? {
         true => Ok(since.elapsed()),
@@ -255,12 +255,12 @@ async fn late(scene: &mut Scene<'_>) -> Result<(), Stop> {
 fn two(scene: &mut Scene<'_>) -> Result<(), Stop> {
     let (consumers, effects) = (scene.plan.consumers, scene.pace.effects);
     if consumers == 1 {
-        let why = "give --consumers 2 where two consumers get every message and count into the same ledger";
+        let why = "needs --consumers 2, with two consumers that receive every message and count into the same ledger";
         return Err(Stop::Skip(why.into()));
     }
     if effects != consumers {
         scene.fail(format!(
-            "one message had {effects} effects, where {consumers} consumers get it"
+            "one message had {effects} effects, expected {consumers}: one for each consumer"
         ));
     }
     Ok(())
@@ -268,14 +268,15 @@ fn two(scene: &mut Scene<'_>) -> Result<(), Stop> {
 
 async fn failed(scene: &mut Scene<'_>) -> Result<(), Stop> {
     let Some(body) = scene.template.failing_body.clone() else {
-        let why = "give --failing-body, which fails at first and works when it is delivered again";
+        let why =
+            "needs --failing-body, which fails on the first delivery and succeeds on redelivery";
         return Err(Stop::Skip(why.into()));
     };
     let id = scene.fresh();
     scene.publish_as("fails at first", &id, &body).await?;
     let is_there = scene.reach(scene.pace.effects).await?;
     if !is_there && scene.plan.guarantee == Guarantee::AtMostOnce {
-        scene.say("a message that failed at first had no effect, as at-most-once allows; whether somebody is told is not seen");
+        scene.say("a message that failed at first had no effect, as at-most-once allows; the test does not see whether anyone is notified");
         return promised(scene, 1).await;
     }
     if !is_there {
@@ -288,7 +289,7 @@ async fn failed(scene: &mut Scene<'_>) -> Result<(), Stop> {
     let effects = scene.settled().await?;
     if effects > scene.pace.effects {
         let finding = format!(
-            "it took effect {effects} times: it failed when its effect had happened, or is not told from a duplicate"
+            "it took effect {effects} times: the handler failed after the effect, or the redelivery was not recognised as a duplicate"
         );
         match scene.plan.guarantee {
             Guarantee::AtLeastOnce => scene.say(finding),
@@ -301,7 +302,7 @@ async fn failed(scene: &mut Scene<'_>) -> Result<(), Stop> {
 async fn killed(scene: &mut Scene<'_>) -> Result<(), Stop> {
     if !scene.service.is_known() {
         return Err(Stop::Skip(
-            "give --restart-command or --pid, so that the consumer may be killed".into(),
+            "needs --restart-command or --pid to kill the consumer".into(),
         ));
     }
     let body = slow(scene);
@@ -342,7 +343,7 @@ async fn killed(scene: &mut Scene<'_>) -> Result<(), Stop> {
             return Err(Stop::Found);
         }
         if !is_there {
-            scene.say("a message that was being handled when the consumer was killed had no effect, as at-most-once allows; whether somebody is told is not seen");
+            scene.say("a message that was being handled when the consumer was killed had no effect, as at-most-once allows; the test does not see whether anyone is notified");
         }
     }
     promised(scene, meant).await
@@ -351,13 +352,15 @@ async fn killed(scene: &mut Scene<'_>) -> Result<(), Stop> {
 /// Skips the case if no consumer runs: a message without an effect then proves nothing.
 async fn is_back(scene: &mut Scene<'_>) -> Result<(), Stop> {
     let (id, before) = (scene.fresh(), scene.count().await?);
-    scene.publish("is anybody there?", &id).await?;
+    scene
+        .publish("check whether the consumer is running", &id)
+        .await?;
     let is_there = scene.handled(&id, before).await?;
     scene.forget(&id, before).await?;
     match is_there || scene.service.is_ours_to_start() {
         true => Ok(()),
         false => Err(Stop::Skip(
-            "nobody started the consumer again after it was killed: with --pid alone something has to, such as a supervisor; or give --restart-command".into(),
+            "the consumer was not restarted after it was killed; with --pid alone a supervisor must restart it, or set --restart-command".into(),
         )),
     }
 }
@@ -375,7 +378,7 @@ async fn promised(scene: &mut Scene<'_>, messages: u64) -> Result<(), Stop> {
     }
     if effects > want {
         scene.fail(format!(
-            "{messages} messages, and {effects} effects after the consumer was killed"
+            "{messages} messages, but {effects} effects after the consumer was killed"
         ));
     }
     Ok(())
@@ -383,39 +386,39 @@ async fn promised(scene: &mut Scene<'_>, messages: u64) -> Result<(), Stop> {
 
 async fn replayed(scene: &mut Scene<'_>) -> Result<(), Stop> {
     let Some(body) = scene.template.poison_body.clone() else {
-        let why = "give --poison-body, which fails until it is given up, and works after that";
+        let why = "needs --poison-body, which fails until the consumer dead-letters it, and succeeds after that";
         return Err(Stop::Skip(why.into()));
     };
     if scene.lines.dead.is_none() {
         return Err(Stop::Skip(
-            "give --dead-letter, where the consumer puts what it gives up".into(),
+            "needs --dead-letter, the queue of the consumer's dead letters".into(),
         ));
     }
     let id = scene.fresh();
     scene
-        .publish_as("fails until it is given up", &id, &body)
+        .publish_as("fails until it is dead-lettered", &id, &body)
         .await?;
     if !is_dead(scene, &id).await? {
         return Err(Stop::Skip(format!(
-            "it did not come to the dead letters within {:?}",
+            "it did not reach the dead-letter queue within {:?}",
             scene.plan.patience
         )));
     }
     if scene.count().await? > 0 {
         return Err(Stop::Skip(
-            "--poison-body took effect before it was given up".into(),
+            "--poison-body took effect before it was dead-lettered".into(),
         ));
     }
     match &scene.plan.redrive {
         Some(command) => redrive(command).await?,
-        None => scene.publish_as("its replay", &id, &body).await?,
+        None => scene.publish_as("its redrive", &id, &body).await?,
     }
     if !scene.reach(scene.pace.effects).await? {
         scene.fail(format!(
-            "a dead letter that was let through again has had no effect after {:?}: it was refused{}",
+            "a redriven dead letter has had no effect after {:?}: the consumer rejected it{}",
             scene.plan.patience,
             match scene.plan.redrive.is_some() {
-                true => ", or --redrive-command did not let it through",
+                true => ", or --redrive-command did not redrive it",
                 false => "",
             }
         ));
@@ -437,8 +440,8 @@ async fn is_dead(scene: &Scene<'_>, id: &str) -> Result<bool, Stop> {
     };
     while since.elapsed() < scene.plan.patience {
         let pulled = dead.pull(LETTERS, Duration::from_millis(500)).await;
-        let pulled = pulled
-            .map_err(|error| Stop::Broken(format!("dead letters cannot be read: {error}")))?;
+        let pulled =
+            pulled.map_err(|error| Stop::Broken(format!("cannot read dead letters: {error}")))?;
         let mut is_found = false;
         for delivery in pulled {
             let is_ours = has_id(&delivery);
@@ -464,11 +467,11 @@ async fn redrive(command: &str) -> Result<(), Stop> {
         .kill_on_drop(true)
         .status();
     let ended = timeout(REDRIVE_MAX, running).await;
-    let ended = ended.map_err(|_| broken(format!("did not end within {REDRIVE_MAX:?}")))?;
+    let ended = ended.map_err(|_| broken(format!("did not exit within {REDRIVE_MAX:?}")))?;
     match ended {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(broken(format!(
-            "ended with {status}; run it by hand to see why"
+            "failed with {status}; run it by hand to see why"
         ))),
         Err(error) => Err(broken(format!("cannot be started: {error}"))),
     }

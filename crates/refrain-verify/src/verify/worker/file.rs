@@ -144,7 +144,7 @@ mod tests {
             ("[[message]]\nbody = '@no-such'", "no-such: cannot be read"),
             (
                 "[[message]]\nbody = ''\nheaders = ['x']",
-                "verify.toml:1:1: `x` is no header",
+                "verify.toml:1:1: invalid header `x`",
             ),
             ("[effects]", "either url or sql"),
         ] {

@@ -99,22 +99,24 @@ impl Plan {
     /// Checks that the plan can be run.
     pub(super) fn check(&self) -> Result<(), String> {
         if self.counting == Counting::Answers {
-            return Err("a consumer answers nobody, so its effects have to be counted: give --effects-url or --effects-sql".into());
+            return Err("a consumer returns no response, so its effects must be counted: set --effects-url or --effects-sql".into());
         }
         if !(2..=CONCURRENT_MAX).contains(&self.concurrent) {
-            return Err(format!("2 to {CONCURRENT_MAX} duplicates come at once"));
+            return Err(format!(
+                "the number of concurrent duplicates must be 2 to {CONCURRENT_MAX}"
+            ));
         }
         if !(1..=CONSUMERS_MAX).contains(&self.consumers) {
-            return Err(format!("1 to {CONSUMERS_MAX} consumers get each message"));
+            return Err(format!("--consumers must be 1 to {CONSUMERS_MAX}"));
         }
         if self.messages.is_empty() {
-            return Err("no message is named; write --body '{\"id\":\"{id}\"}', or --config FILE with [[message]]".into());
+            return Err("no message to publish; set --body '{\"id\":\"{id}\"}', or --config FILE with [[message]]".into());
         }
         let known = |id: &&String| !CASES.iter().any(|case| case.id == **id);
         if let Some(id) = self.only.iter().find(known) {
             let all: Vec<_> = CASES.iter().map(|case| case.id).collect();
             return Err(format!(
-                "`{id}` is no case for a consumer; there are {}",
+                "unknown consumer case `{id}`; the cases are {}",
                 all.join(", ")
             ));
         }
@@ -125,7 +127,7 @@ impl Plan {
     fn check_id(&self, template: &Template) -> Result<(), String> {
         if !template.has_id() {
             return Err(format!(
-                "message `{}` has no {ID}: write it where its id stands, in the body, a header or --message-id",
+                "message `{}` has no {ID}: put {ID} into the body, a header or --message-id, where the consumer reads the id",
                 template.name
             ));
         }
@@ -135,7 +137,7 @@ impl Plan {
         let id = template.message_id.as_deref().unwrap_or(NUMBER);
         match drops && !id.contains(NUMBER) {
             true => Err(format!(
-                "this broker itself drops a second message under the same id, so no duplicate reaches the consumer: write --message-id '{ID}-{NUMBER}', and put {ID} into a header or the body, where the consumer takes it from"
+                "this broker drops a second message with the same id, so no duplicate reaches the consumer: set --message-id '{ID}-{NUMBER}', and put {ID} into a header or the body, where the consumer reads it"
             )),
             false => Ok(()),
         }
@@ -231,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_prove_nothing_is_refused_with_the_fix() {
+    fn rejects_plans_that_prove_nothing_with_the_fix() {
         let body = Template::new("order", b"{id}".to_vec());
         let named = |id: &str| Template {
             message_id: Some(id.into()),
@@ -251,7 +253,7 @@ mod tests {
             (uncounted, "--effects-url"),
             (
                 odd,
-                "is no case for a consumer; there are duplicate-message",
+                "unknown consumer case `lost-answer`; the cases are duplicate-message",
             ),
             (Plan::new("redis://h", "q", 1), "--effects-url"),
         ] {

@@ -120,7 +120,7 @@ impl<'w> Scene<'w> {
         let published = self.lines.publisher.publish(&self.plan.queue, &message);
         let published = published.await;
         self.note(label, &message, published.is_ok(), since);
-        published.map_err(|error| Stop::Broken(format!("the broker takes no message: {error}")))
+        published.map_err(|error| Stop::Broken(format!("the broker rejects messages: {error}")))
     }
 
     fn note(&mut self, label: &str, message: &Message, is_held: bool, since: Instant) {
@@ -152,7 +152,9 @@ impl<'w> Scene<'w> {
         if !self.counter.is_keyed() {
             let now = self.read("").await?;
             return now.checked_sub(self.before).ok_or_else(|| {
-                Stop::Skip("the count of effects went back: it is lost with the consumer".into())
+                Stop::Skip(
+                    "the effect count decreased: it is lost when the consumer is killed".into(),
+                )
             });
         }
         let mut sum = 0;
@@ -203,8 +205,11 @@ impl<'w> Scene<'w> {
     pub(super) async fn settled(&mut self) -> Result<u64, Stop> {
         let before = self.count().await?;
         let marker = self.fresh();
-        self.publish("a last message, to know that the others were seen", &marker)
-            .await?;
+        self.publish(
+            "a last message, to know that the earlier ones were handled",
+            &marker,
+        )
+        .await?;
         let unit = self.pace.effects.max(1);
         let is_keyed = self.counter.is_keyed();
         let since = Instant::now();
@@ -217,7 +222,7 @@ impl<'w> Scene<'w> {
                 break;
             }
             if since.elapsed() > self.plan.patience {
-                let why = "a last message had no effect in time: the consumer stands still";
+                let why = "a last message had no effect in time: the consumer is stuck";
                 self.fail(why);
                 return Err(Stop::Found);
             }

@@ -157,7 +157,7 @@ proptest! {
     }
 
     #[test]
-    fn a_record_that_is_cut_or_longer_is_none(record in record(), cut in any::<prop::sample::Index>()) {
+    fn rejects_truncated_or_overlong_records(record in record(), cut in any::<prop::sample::Index>()) {
         let bytes = record.encode();
         prop_assert!(Record::decode(&bytes.slice(..cut.index(bytes.len()))).is_none());
         let longer = [&bytes[..], &[0]].concat();
@@ -165,7 +165,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_is_read_as_a_record_is_safe_to_read(bytes in vec(any::<u8>(), 0..300)) {
+    fn arbitrary_bytes_decode_safely(bytes in vec(any::<u8>(), 0..300)) {
         let _ = Record::decode(&bytes.into());
     }
 

@@ -22,7 +22,7 @@ use crate::{
 
 /// Event from a lane.
 #[derive(Debug)]
-pub(super) enum End {
+pub(super) enum LaneEvent {
     /// The broker confirmed this message; the lane continues.
     Confirmed(i64),
     /// The lane has published all its messages.
@@ -41,14 +41,14 @@ pub(super) enum End {
 
 /// All lanes of one run. Dropping them aborts their tasks.
 #[derive(Debug)]
-pub(super) struct Lanes {
+pub(super) struct RelayLanes {
     publisher: Arc<dyn Publisher>,
     timeout: Duration,
-    tasks: JoinSet<End>,
+    tasks: JoinSet<LaneEvent>,
     /// Lane of each task.
-    lanes: HashMap<Id, Arc<Hold>>,
+    lanes: HashMap<Id, Arc<LaneHold>>,
     /// Held messages with their lane, at most `in_flight_max`.
-    held: HashMap<i64, Arc<Hold>>,
+    held: HashMap<i64, Arc<LaneHold>>,
     tell: UnboundedSender<i64>,
     told: UnboundedReceiver<i64>,
     is_stopped: Arc<AtomicBool>,
@@ -56,12 +56,12 @@ pub(super) struct Lanes {
 
 /// Lease of the messages of one lane.
 #[derive(Debug)]
-struct Hold {
+struct LaneHold {
     lapses: Mutex<Instant>,
     is_lost: AtomicBool,
 }
 
-impl Hold {
+impl LaneHold {
     fn stands(&self) -> bool {
         let lapses = *self.lapses.lock().unwrap_or_else(PoisonError::into_inner);
         !self.is_lost.load(Relaxed) && Instant::now() < lapses
@@ -72,7 +72,7 @@ impl Hold {
     }
 }
 
-impl Lanes {
+impl RelayLanes {
     pub(super) fn new(publisher: Arc<dyn Publisher>, timeout: Duration) -> Self {
         let (tell, told) = unbounded_channel();
         Self {
@@ -104,14 +104,14 @@ impl Lanes {
     /// Starts lanes for these messages, whose lease lapses at `lapses`.
     pub(super) fn begin(&mut self, entries: Vec<Entry>, lapses: Instant) {
         for entries in grouped(entries) {
-            let hold = Arc::new(Hold {
+            let hold = Arc::new(LaneHold {
                 lapses: Mutex::new(lapses),
                 is_lost: AtomicBool::new(false),
             });
             for entry in &entries {
                 self.held.insert(entry.id, hold.clone());
             }
-            let lane = Lane {
+            let lane = PublishLane {
                 publisher: self.publisher.clone(),
                 timeout: self.timeout,
                 tell: self.tell.clone(),
@@ -142,17 +142,17 @@ impl Lanes {
     }
 
     /// Waits for the next event of a lane, forever if there is none. Safe to drop.
-    pub(super) async fn next(&mut self) -> End {
+    pub(super) async fn next(&mut self) -> LaneEvent {
         tokio::select! {
             biased;
             Some(id) = self.told.recv() => {
                 self.held.remove(&id);
-                End::Confirmed(id)
+                LaneEvent::Confirmed(id)
             }
             Some(ended) = self.tasks.join_next_with_id() => match ended {
                 Ok((id, end)) => {
                     // Its remaining messages are confirmed; the events are already in the channel.
-                    let is_done = matches!(end, End::Done);
+                    let is_done = matches!(end, LaneEvent::Done);
                     let lane = self.lanes.remove(&id).filter(|_| !is_done);
                     self.let_go(lane.as_ref());
                     end
@@ -161,7 +161,7 @@ impl Lanes {
                 Err(error) => {
                     let lane = self.lanes.remove(&error.id());
                     self.let_go(lane.as_ref());
-                    End::Done
+                    LaneEvent::Done
                 }
             },
             else => std::future::pending().await,
@@ -175,7 +175,7 @@ impl Lanes {
         Some(id)
     }
 
-    fn let_go(&mut self, lane: Option<&Arc<Hold>>) {
+    fn let_go(&mut self, lane: Option<&Arc<LaneHold>>) {
         if let Some(lane) = lane {
             self.held.retain(|_, other| !Arc::ptr_eq(other, lane));
         }
@@ -183,16 +183,16 @@ impl Lanes {
 }
 
 /// One group, or one message without a group.
-struct Lane {
+struct PublishLane {
     publisher: Arc<dyn Publisher>,
     timeout: Duration,
     tell: UnboundedSender<i64>,
-    hold: Arc<Hold>,
+    hold: Arc<LaneHold>,
     is_stopped: Arc<AtomicBool>,
 }
 
-impl Lane {
-    async fn run(self, entries: Vec<Entry>) -> End {
+impl PublishLane {
+    async fn run(self, entries: Vec<Entry>) -> LaneEvent {
         let since = Instant::now();
         let mut entries = entries.into_iter();
         let ids = |entries: std::vec::IntoIter<Entry>| entries.map(|entry| entry.id).collect();
@@ -201,10 +201,10 @@ impl Lane {
             if self.is_stopped.load(Relaxed) || !self.hold.stands() {
                 let behind: Vec<_> = ids(entries);
                 let left = std::iter::once(entry.id).chain(behind).collect();
-                return End::Stopped(left);
+                return LaneEvent::Stopped(left);
             }
             if let Err(error) = self.publish(&entry).await {
-                return End::Failed {
+                return LaneEvent::Failed {
                     entry: Box::new(entry),
                     error,
                     behind: ids(entries),
@@ -214,7 +214,7 @@ impl Lane {
             // The receiver lives as long as the lanes.
             let _ = self.tell.send(entry.id);
         }
-        End::Done
+        LaneEvent::Done
     }
 
     async fn publish(&self, entry: &Entry) -> Result<(), Error> {
@@ -228,7 +228,7 @@ impl Lane {
 
 fn silent(waited: Duration) -> Error {
     let message = format!(
-        "the broker did not confirm within {}s; see whether it is overloaded",
+        "the broker did not confirm within {} s; check whether it is overloaded",
         waited.as_secs_f32()
     );
     Error::new(ErrorKind::Unavailable, message)

@@ -20,13 +20,13 @@ pub(super) fn after(attempts: u32) -> Duration {
 
 /// Exponential pauses, reset by the first success.
 #[derive(Debug)]
-pub(super) struct Pause {
+pub(super) struct RelayPause {
     delays: Delays,
     until: Option<Instant>,
     last_success: Option<Instant>,
 }
 
-impl Default for Pause {
+impl Default for RelayPause {
     fn default() -> Self {
         Self {
             delays: SERVER.delays(),
@@ -36,7 +36,7 @@ impl Default for Pause {
     }
 }
 
-impl Pause {
+impl RelayPause {
     /// Ends the pause after a success.
     pub(super) fn end(&mut self) {
         self.delays.reset();

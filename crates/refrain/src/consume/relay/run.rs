@@ -6,8 +6,8 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{
     OnRefusal, Relay,
-    lane::{End, Lanes},
-    pause::{self, Pause},
+    lane::{LaneEvent, RelayLanes},
+    pause::{self, RelayPause},
 };
 use crate::{
     Error, Result,
@@ -18,11 +18,11 @@ use crate::{
 const FREE_ATTEMPTS: u32 = 3;
 
 /// One run of a relay.
-pub(super) struct Run<'a> {
+pub(super) struct RelayRun<'a> {
     relay: &'a Relay,
     /// Whether to end when nothing is left to take.
     is_once: bool,
-    lanes: Lanes,
+    lanes: RelayLanes,
     /// Confirmed by the broker, but not marked yet.
     unmarked: Vec<i64>,
     /// Earliest time for the next mark, after the outbox was unreachable.
@@ -35,27 +35,27 @@ pub(super) struct Run<'a> {
     is_hungry: bool,
     /// Whether there may be messages to take after the confirmed ones are marked.
     has_freed: bool,
-    broker: Pause,
-    store: Pause,
+    broker: RelayPause,
+    store: RelayPause,
     /// Error that ends a one-time run early.
     trouble: Option<Error>,
 }
 
-impl<'a> Run<'a> {
+impl<'a> RelayRun<'a> {
     pub(super) fn new(relay: &'a Relay, is_once: bool) -> Self {
         let now = Instant::now();
         Self {
             relay,
             is_once,
-            lanes: Lanes::new(relay.publisher.clone(), relay.options.timeout),
+            lanes: RelayLanes::new(relay.publisher.clone(), relay.options.timeout),
             unmarked: Vec::new(),
             mark_at: now,
             renew_at: now,
             take_at: now,
             is_hungry: true,
             has_freed: false,
-            broker: Pause::default(),
-            store: Pause::default(),
+            broker: RelayPause::default(),
+            store: RelayPause::default(),
             trouble: None,
         }
     }
@@ -174,7 +174,7 @@ impl<'a> Run<'a> {
 
     /// Handles an unreachable outbox; returns the time of the next attempt.
     fn unreachable(&mut self, error: Error) -> Instant {
-        tracing::warn!(%error, "the outbox cannot be reached; the relay tries again");
+        tracing::warn!(%error, "the outbox is unavailable; the relay retries");
         if self.is_once {
             self.trouble.get_or_insert(error);
         }
@@ -182,16 +182,16 @@ impl<'a> Run<'a> {
     }
 
     /// Handles an event of a lane.
-    async fn settle(&mut self, end: End) {
+    async fn settle(&mut self, end: LaneEvent) {
         match end {
-            End::Confirmed(id) => self.confirmed(id),
+            LaneEvent::Confirmed(id) => self.confirmed(id),
             // The next messages of its group are available only after all of these are marked.
-            End::Done => match self.unmarked.is_empty() {
+            LaneEvent::Done => match self.unmarked.is_empty() {
                 true => self.is_hungry = true,
                 false => self.has_freed = true,
             },
-            End::Stopped(ids) => self.give_back(ids.into_iter().map(free).collect()).await,
-            End::Failed {
+            LaneEvent::Stopped(ids) => self.give_back(ids.into_iter().map(free).collect()).await,
+            LaneEvent::Failed {
                 entry,
                 error,
                 behind,
@@ -228,7 +228,7 @@ impl<'a> Run<'a> {
     fn failed(&mut self, entry: &Entry, error: &Error, since: Instant) -> Fate {
         self.relay.counters.0.failed.fetch_add(1, Relaxed);
         let destination = &entry.destination;
-        tracing::warn!(%error, destination, id = entry.id, "a message could not be published; it is tried again");
+        tracing::warn!(%error, destination, id = entry.id, "cannot publish a message; it is retried");
         if !self.broker.has_ended_since(since) {
             self.take_at = self.broker.next();
             // After a few attempts the message rests anyway: it may be the cause, and must not delay the others
@@ -255,7 +255,7 @@ impl<'a> Run<'a> {
                 destination,
                 id,
                 refusals,
-                "the broker refused a message; it is tried again"
+                "the broker refused a message; it is retried"
             );
             let delay = pause::after(refusals);
             return Fate::Refused { delay, error };
@@ -266,7 +266,7 @@ impl<'a> Run<'a> {
             destination,
             id,
             refusals,
-            "the broker refuses a message, which waits for a person; see `refrain relay --refused`"
+            "the broker refused a message too often; it waits for an operator; see `refrain relay --refused`"
         );
         match (self.relay.options.on_refusal, &entry.message.group) {
             (OnRefusal::Hold, Some(_)) => Fate::Held { error },
@@ -280,7 +280,7 @@ impl<'a> Run<'a> {
         }
         self.is_hungry = true;
         if let Err(error) = self.relay.outbox.give_back(&returns).await {
-            tracing::warn!(%error, "messages could not be given back; they are free when their lease has lapsed");
+            tracing::warn!(%error, "cannot return messages to the outbox; they are free again after their lease lapses");
         }
     }
 
@@ -306,7 +306,7 @@ impl<'a> Run<'a> {
         };
         if timeout(ends - Instant::now(), winding).await.is_err() {
             tracing::warn!(
-                "the relay ended before everything was told; some messages will be published again"
+                "the relay stopped before all published messages were marked; some will be published again"
             );
         }
     }

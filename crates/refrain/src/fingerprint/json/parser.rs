@@ -24,7 +24,7 @@ pub(super) fn canonical(text: &str) -> Result<String, NotJson> {
 
 /// The position of a member in the written text.
 #[derive(Debug, Clone, Copy)]
-struct Member {
+struct ParsedMember {
     start: u32,
     name_end: u32,
     end: u32,
@@ -32,7 +32,7 @@ struct Member {
     escaped: bool,
 }
 
-impl Member {
+impl ParsedMember {
     /// The member's name without quotes.
     fn name<'t>(&self, text: &'t str) -> &'t str {
         &text[self.start as usize + 1..self.name_end as usize - 1]
@@ -64,12 +64,12 @@ struct Parser<'a> {
     /// Canonical except for the order of members. Never longer than the source read so far, so 32-bit offsets suffice.
     out: String,
     /// A stack of the members read so far of all objects that are still open.
-    open: Vec<Member>,
+    open: Vec<ParsedMember>,
     unsorted: Vec<Unsorted>,
-    reordered: Vec<Member>,
+    reordered: Vec<ParsedMember>,
 }
 
-type Step<T = ()> = Result<T, NotJson>;
+type ParseResult<T = ()> = Result<T, NotJson>;
 
 impl<'a> Parser<'a> {
     fn new(text: &'a str) -> Self {
@@ -84,7 +84,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn value(&mut self, depth: usize) -> Step {
+    fn value(&mut self, depth: usize) -> ParseResult {
         self.skip_blank();
         match self.peek() {
             Some(b'{') => self.object(depth),
@@ -98,7 +98,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn object(&mut self, depth: usize) -> Step {
+    fn object(&mut self, depth: usize) -> ParseResult {
         let start = self.out_len();
         let first = self.open.len();
         let mut more = self.enter(b'}', depth)?;
@@ -109,7 +109,7 @@ impl<'a> Parser<'a> {
         self.put_in_order(start, first)
     }
 
-    fn array(&mut self, depth: usize) -> Step {
+    fn array(&mut self, depth: usize) -> ParseResult {
         let mut more = self.enter(b']', depth)?;
         while more {
             self.value(depth + 1)?;
@@ -118,7 +118,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    fn member(&mut self, depth: usize) -> Step {
+    fn member(&mut self, depth: usize) -> ParseResult {
         self.skip_blank();
         let start = self.out_len();
         let escaped = self.string()?;
@@ -126,7 +126,7 @@ impl<'a> Parser<'a> {
         self.skip_blank();
         self.copy(b':')?;
         self.value(depth)?;
-        self.open.push(Member {
+        self.open.push(ParsedMember {
             start,
             name_end,
             end: self.out_len(),
@@ -136,7 +136,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Opens an array or object; returns whether it is non-empty.
-    fn enter(&mut self, close: u8, depth: usize) -> Step<bool> {
+    fn enter(&mut self, close: u8, depth: usize) -> ParseResult<bool> {
         if depth >= JSON_DEPTH_MAX {
             return Err(NotJson::TooDeep);
         }
@@ -149,7 +149,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Continues after an element or member; returns whether another one follows.
-    fn comma_or(&mut self, close: u8) -> Step<bool> {
+    fn comma_or(&mut self, close: u8) -> ParseResult<bool> {
         self.skip_blank();
         match self.peek() {
             Some(b',') => self.copy(b',').map(|()| true),
@@ -158,7 +158,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Closes an object whose members start at index `first` of `open`, and notes it if they are out of order.
-    fn put_in_order(&mut self, start: u32, first: usize) -> Step {
+    fn put_in_order(&mut self, start: u32, first: usize) -> ParseResult {
         // Members are compared by their written form, so it must be complete.
         self.flush();
         let text = &self.out;
@@ -166,7 +166,7 @@ impl<'a> Parser<'a> {
         // Strict order: two equal names are out of order as well, and the check below finds them.
         if !members.is_sorted_by(|one, two| one.cmp(two, text).is_lt()) {
             members.sort_unstable_by(|one, two| one.cmp(two, text));
-            let is_twice = |pair: &[Member]| pair[0].name(text) == pair[1].name(text);
+            let is_twice = |pair: &[ParsedMember]| pair[0].name(text) == pair[1].name(text);
             if members.windows(2).any(is_twice) {
                 return Err(NotJson::DuplicateName);
             }
@@ -183,7 +183,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Reads a string; returns whether it may contain an escape.
-    fn string(&mut self) -> Step<bool> {
+    fn string(&mut self) -> ParseResult<bool> {
         self.copy(b'"')?;
         let mut escaped = false;
         loop {
@@ -198,7 +198,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn escape(&mut self) -> Step {
+    fn escape(&mut self) -> ParseResult {
         self.flush();
         self.at += 1;
         let byte = self.peek().ok_or(NotJson::Malformed)?;
@@ -213,7 +213,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Decodes one `\uXXXX` or a surrogate pair.
-    fn code_point(&mut self) -> Step<char> {
+    fn code_point(&mut self) -> ParseResult<char> {
         let first = self.hex_digits()?;
         let mut units = [first, 0];
         let mut len = 1;
@@ -229,7 +229,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn hex_digits(&mut self) -> Step<u16> {
+    fn hex_digits(&mut self) -> ParseResult<u16> {
         let digits = self.text.as_bytes().get(self.at..self.at + 4);
         let mut unit = 0;
         for &byte in digits.ok_or(NotJson::Malformed)? {
@@ -240,7 +240,7 @@ impl<'a> Parser<'a> {
         Ok(unit)
     }
 
-    fn number(&mut self) -> Step {
+    fn number(&mut self) -> ParseResult {
         if self.peek() == Some(b'-') {
             self.copy(b'-')?;
         }
@@ -262,7 +262,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    fn digits(&mut self) -> Step {
+    fn digits(&mut self) -> ParseResult {
         let rest = &self.text.as_bytes()[self.at..];
         let run = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
         self.at += run;
@@ -272,7 +272,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn word(&mut self, word: &str) -> Step {
+    fn word(&mut self, word: &str) -> ParseResult {
         if !self.text[self.at..].starts_with(word) {
             return Err(NotJson::Malformed);
         }
@@ -285,7 +285,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Accepts this ASCII byte, which must come next.
-    fn copy(&mut self, byte: u8) -> Step {
+    fn copy(&mut self, byte: u8) -> ParseResult {
         if self.peek() != Some(byte) {
             return Err(NotJson::Malformed);
         }

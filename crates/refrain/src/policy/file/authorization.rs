@@ -104,7 +104,7 @@ pub(super) fn resolve(
         (Some(name), None) => outside::from_env("secret", name),
         (None, Some(path)) => outside::from_file("secret", path),
         _ => {
-            let message = "`authorization` needs one secret";
+            let message = "`authorization` needs exactly one secret";
             report.push(at, message, HELP);
             return None;
         }
@@ -123,17 +123,17 @@ pub(super) fn resolve(
             format!("Basic {}", BASE64_STANDARD.encode(format!("{user}:{text}")))
         }
         (AuthorizationScheme::Bearer, None) => {
-            let message = format!("{origin} holds characters that no header can have");
+            let message = format!("{origin} contains characters that are not allowed in a header");
             report.push(at, message, "copy the token again, on one line");
             return None;
         }
         (AuthorizationScheme::Bearer, Some(_)) => {
             let help = "remove it, or write scheme = \"basic\"";
-            report.push(at, "`user` has no meaning beside a bearer token", help);
+            report.push(at, "`user` has no effect with a bearer token", help);
             return None;
         }
         (AuthorizationScheme::Basic, _) => {
-            let message = "basic credentials need a `user` without a colon in it";
+            let message = "basic authorization needs a `user` without a colon";
             report.push(at, message, "add user = \"billing\"");
             return None;
         }

@@ -17,7 +17,7 @@ use crate::{
     key::Sender,
     policy::{
         Address, Class, Operation,
-        rules::{self, Fault},
+        rules::{self, RuleFault},
         suggest,
         terms::WAITING_MAX,
         units, webhook,
@@ -67,7 +67,7 @@ impl Draft {
         let of_head = ["probe", "webhook", "signature"].map(|name| head.places.get_key_value(name));
         for (name, place) in section.places.iter().chain(of_head.into_iter().flatten()) {
             let message =
-                format!("`{name}` has no meaning here: operations of class `read` are not guarded");
+                format!("`{name}` has no effect here: operations of class `read` are not guarded");
             report.push(place.clone(), message, "remove it, or choose another class");
         }
     }
@@ -224,7 +224,7 @@ impl Draft {
         if self.host.unwrap_or(true) {
             fingerprint.push(fingerprint::Part::Host);
         }
-        let blame = |fault: &Fault| {
+        let blame = |fault: &RuleFault| {
             let place = |places: &&Places| {
                 let mut settings = fault.settings.iter();
                 settings.find_map(|setting| places.get(*setting).cloned())
@@ -311,7 +311,7 @@ impl Apply<'_, '_, '_> {
                 Ok(value) if field.contains(&value) => {
                     self.report.push(
                         place,
-                        format!("`{value}` is written twice"),
+                        format!("`{value}` is listed twice"),
                         "remove one of them",
                     );
                 }
@@ -338,7 +338,7 @@ impl Apply<'_, '_, '_> {
         self.list("fingerprint", parts, &words, field);
         let is_named = parts.is_some() && field.contains(&fingerprint::Part::Host);
         if is_named && *is_part == Some(false) {
-            let message = "`host` is among the parts, and host = false leaves it out";
+            let message = "`host` is one of the parts, but host = false excludes it";
             let place = self.place("fingerprint");
             self.report.push(place, message, "remove one of the two");
         }
@@ -352,7 +352,7 @@ impl Apply<'_, '_, '_> {
             Audit::Is(false) => Some(Audited::Off),
             Audit::Word(word) if word == "required" => Some(Audited::Required),
             Audit::Word(word) => {
-                let message = format!("`{word}` is no `audit`");
+                let message = format!("invalid value `{word}` for `audit`");
                 let help = "write true, false or \"required\"";
                 self.report.push(self.place("audit"), message, help);
                 None
@@ -363,7 +363,7 @@ impl Apply<'_, '_, '_> {
     /// Reports an operation that turns off an audit that `[policy]` requires.
     fn refuse_unaudited(&mut self, audit: Audited, is_required: bool) {
         if is_required && audit == Audited::Off {
-            let message = "[policy] has audit = \"required\", and this operation turns it off";
+            let message = "[policy] has audit = \"required\", but this operation turns it off";
             let help = "remove this line, or write audit = true in [policy]";
             self.report.push(self.place("audit"), message, help);
         }
@@ -424,7 +424,7 @@ pub(super) fn choice<T: DeserializeOwned>(
                 Some(meant) => format!("did you mean `{meant}`? `{setting}` is one of {all}"),
                 None => format!("write one of {all}"),
             };
-            report.push(at, format!("`{text}` is no `{setting}`"), help);
+            report.push(at, format!("invalid value `{text}` for `{setting}`"), help);
             false
         }
     }

@@ -47,7 +47,7 @@ impl<'de> Visitor<'de> for FingerprintVisitor {
     type Value = Fingerprint;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("text, a list of texts, or a table of `parts` and `host`")
+        f.write_str("a string, a list of strings, or a table of `parts` and `host`")
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Fingerprint, E> {

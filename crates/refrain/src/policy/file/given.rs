@@ -46,7 +46,7 @@ impl Given<'_> {
             (None, Some(variable), None) => outside::from_env(name, variable),
             (None, None, Some(path)) => outside::from_file(name, path),
             _ => {
-                let message = format!("`{name}` is given twice");
+                let message = format!("`{name}` is set twice");
                 let help = format!("keep one of `{name}`, `{name}_env` and `{name}_file`");
                 report.push(place, message, help);
                 return None;
@@ -72,7 +72,7 @@ pub(super) fn database(
     let address = Address::new(text);
     let (scheme, rest) = address.as_str().split_once("://").unwrap_or(("", ""));
     if !["postgres", "postgresql"].contains(&scheme) || rest.is_empty() {
-        let message = format!("`{name}` is no address of a PostgreSQL database");
+        let message = format!("`{name}` is not the address of a PostgreSQL database");
         report.push(at, message, "write postgres://USER@HOST/DATABASE");
         return address;
     }

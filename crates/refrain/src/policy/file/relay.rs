@@ -110,8 +110,8 @@ pub(super) fn resolve(
     let to = broker("to", to, to_at, report);
     let name = values.name.clone().unwrap_or_else(|| NAME.into());
     if name.is_empty() || name.len() > 64 || name.chars().any(char::is_control) {
-        let help = "write 1 to 64 characters";
-        report.push(place("name"), "that is no name of a relay", help);
+        let help = "write 1 to 64 bytes without control characters";
+        report.push(place("name"), "invalid relay name", help);
     }
     let RelayOptions {
         in_flight_max,
@@ -136,7 +136,7 @@ pub(super) fn resolve(
     };
     apply(&mut it, part, report);
     if it.lease < Duration::from_secs(1) {
-        let message = "a relay that is slow for a moment would lose what it holds";
+        let message = "`lease` is too short: a relay that pauses briefly would lose its messages";
         report.push(place("lease"), message, "write at least 1s");
     }
     Some(it)

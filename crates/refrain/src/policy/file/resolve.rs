@@ -31,14 +31,14 @@ pub(super) fn settings(
 ) -> Option<Settings> {
     if text.len() > FILE_BYTES_MAX {
         let message = format!(
-            "the file has {}, {} at most are read",
+            "the file has {}, more than the maximum of {}",
             units::Size(text.len()),
             units::Size(FILE_BYTES_MAX)
         );
         report.push(
             0..0,
             message,
-            "split what it says, or name operations by pattern",
+            "split the file, or match several operations with one pattern",
         );
         return None;
     }
@@ -111,7 +111,7 @@ fn policy(
 ) -> Policy {
     let (base, base_places) = base(policy, report);
     let (mut resolved, mut places) = (Vec::new(), Vec::new());
-    let several = "name several by one pattern with {name} or *";
+    let several = "match several operations with one pattern that has {name} or *";
     for (table, at) in tables(operations, "operation", OPERATIONS_MAX, several, report) {
         if let Some((operation, place)) = operation(table, at, &base, &base_places, report) {
             resolved.push(operation);
@@ -146,8 +146,8 @@ fn workers(
             continue;
         };
         if resolved.iter().any(|other| other.name == worker.name) {
-            let message = format!("there are two workers of the name `{}`", worker.name);
-            let help = "give one another name: keys are unique within it";
+            let message = format!("two workers are named `{}`", worker.name);
+            let help = "rename one: the name is the scope of its keys";
             let place = part.places.get("name").cloned().unwrap_or_default();
             report.push(place, message, help);
         }
@@ -175,8 +175,8 @@ fn relays(
             continue;
         };
         if resolved.iter().any(|other| other.name == relay.name) {
-            let message = format!("there are two relays of the name `{}`", relay.name);
-            let help = "give one another `name`: reports go by it";
+            let message = format!("two relays are named `{}`", relay.name);
+            let help = "give one another `name`: it identifies the relay in reports";
             let place = part.places.get("name").cloned().unwrap_or(at);
             report.push(place, message, help);
         }
@@ -231,7 +231,7 @@ fn table_of<'a>(
     match value.into_inner() {
         DeValue::Table(table) => Some((table, at)),
         _ => {
-            report.push(at, "this is no table", help);
+            report.push(at, "this is not a table", help);
             None
         }
     }
@@ -251,12 +251,12 @@ fn tables<'a>(
     };
     let at = value.span();
     let DeValue::Array(members) = value.into_inner() else {
-        report.push(at, format!("`{name}` is no list of tables"), help);
+        report.push(at, format!("`{name}` is not a list of tables"), help);
         return Vec::new();
     };
     if members.len() > at_most {
         let message = format!(
-            "the file has {} {name}s, {at_most} at most are taken",
+            "the file has {} {name}s, more than the maximum of {at_most}",
             members.len()
         );
         report.push(at, message, several);

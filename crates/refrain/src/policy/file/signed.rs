@@ -40,7 +40,7 @@ pub(super) fn resolve(
         }
         (None, Some(sender)) => sender,
         (None, None) => {
-            let message = "it is not said how requests are signed";
+            let message = "the signature scheme is missing";
             apply.report.push(at, message, HELP);
             return None;
         }
@@ -62,7 +62,7 @@ pub(super) fn resolve(
     let text = &values.tolerance;
     apply.scalar("tolerance", text, units::duration, &mut tolerance);
     if text.is_some() && !is_timed(sender) {
-        let message = format!("`tolerance` has no meaning here: {sender} does not sign the time");
+        let message = format!("`tolerance` has no effect here: {sender} does not sign a timestamp");
         let place = apply.place("tolerance");
         apply.report.push(place, message, "remove it");
     }

@@ -17,7 +17,7 @@ use crate::policy::suggest;
 /// Planned settings, and the reason why this version rejects them.
 const LATER: [(&str, &str); 1] = [(
     "replay_probe",
-    "asking the upstream before a replay is not built yet",
+    "probing the upstream before a replay is not implemented",
 )];
 
 /// Byte ranges of the values of a table, by name.
@@ -113,8 +113,9 @@ fn unknown(
         return report.push(name.span(), message, "remove it");
     }
     if text == "secret" && [ConfigTable::Signature, ConfigTable::Authorization].contains(&place) {
-        let help = "write secret_env with the name of a variable, or secret_file with a path";
-        return report.push(name.span(), "a secret must not stand in this file", help);
+        let help =
+            "write secret_env with the name of an environment variable, or secret_file with a path";
+        return report.push(name.span(), "this file must not contain a secret", help);
     }
     let elsewhere = ConfigTable::ALL
         .into_iter()
@@ -125,9 +126,13 @@ fn unknown(
         }
         (Some(other), _) => format!("`{text}` belongs {other}"),
         (None, Some(meant)) => format!("did you mean `{meant}`?"),
-        (None, None) => format!("settings here are {}", names.join(", ")),
+        (None, None) => format!("the settings here are {}", names.join(", ")),
     };
-    report.push(name.span(), format!("`{text}` is no setting {place}"), help);
+    report.push(
+        name.span(),
+        format!("unknown setting `{text}` {place}"),
+        help,
+    );
 }
 
 /// Replaces the settings of `T` that have an override, and their forms `NAME_env` and `NAME_file`.
@@ -176,29 +181,29 @@ pub(super) fn read<T: DeserializeOwned + Default>(
 
 /// Names of the fields of `T`, as listed by its deserializer.
 pub(super) fn fields<T: DeserializeOwned>() -> &'static [&'static str] {
-    let stranger = MapDeserializer::<_, Names>::new([("", "")].into_iter());
+    let stranger = MapDeserializer::<_, FieldNames>::new([("", "")].into_iter());
     T::deserialize(stranger).err().map_or(&[], |names| names.0)
 }
 
 /// Parses one of the fixed values of `T`; the error lists all of them.
 pub(super) fn choose<T: DeserializeOwned>(text: &str) -> Result<T, &'static [&'static str]> {
-    let text: serde::de::value::StrDeserializer<'_, Names> = text.into_deserializer();
+    let text: serde::de::value::StrDeserializer<'_, FieldNames> = text.into_deserializer();
     T::deserialize(text).map_err(|names| names.0)
 }
 
 /// Serde error that carries the expected names.
 #[derive(Debug)]
-struct Names(&'static [&'static str]);
+struct FieldNames(&'static [&'static str]);
 
-impl std::error::Error for Names {}
+impl std::error::Error for FieldNames {}
 
-impl fmt::Display for Names {
+impl fmt::Display for FieldNames {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.join(", "))
     }
 }
 
-impl serde::de::Error for Names {
+impl serde::de::Error for FieldNames {
     fn custom<T: fmt::Display>(_: T) -> Self {
         Self(&[])
     }

@@ -444,7 +444,7 @@ impl Visitor<'_> for ScalarVisitor {
     type Value = Scalar;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("text or a whole number")
+        f.write_str("a string or a whole number")
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Scalar, E> {
@@ -462,7 +462,7 @@ impl<'de> Visitor<'de> for ListVisitor {
     type Value = List;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("text or a list of texts")
+        f.write_str("a string or a list of strings")
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<List, E> {

@@ -90,14 +90,14 @@ fn encoded(text: &str, origin: &str) -> Result<Vec<u8>> {
     const BASE64: GeneralPurpose = GeneralPurpose::new(&alphabet::STANDARD, LENIENT);
     if text.starts_with("whpk_") || text.starts_with("whsk_") {
         return Err(invalid(format!(
-            "{origin} is one of a pair of keys, which are not verified; ask the sender for a secret that starts with whsec_"
+            "{origin} is an asymmetric key, which is not supported; ask the sender for a secret that starts with whsec_"
         )));
     }
     let digits = text.strip_prefix("whsec_").unwrap_or(text);
     match BASE64.decode(digits) {
         Ok(key) if !key.is_empty() => Ok(key),
         _ => Err(invalid(format!(
-            "{origin} is no secret of Standard Webhooks; copy it whole: whsec_ and base64"
+            "{origin} is not a Standard Webhooks secret; copy all of it: whsec_ and base64"
         ))),
     }
 }

@@ -1,6 +1,6 @@
 //! Entries of the front cache: completed records, authenticated with the store's secret.
 //!
-//! Layout: version, identity (16), fingerprint (16), whether there is a credential, credential (8), fence (16),
+//! Layout: version, identity (16), fingerprint (16), whether it has a credential, credential (8), fence (16),
 //! retention_ends (8), remember_ends (8), time of reading from the store (8), outcome, keyed digest of all of it (16).
 //! Sizes are in bytes, numbers are big-endian, times are those of the store's clock.
 
@@ -16,9 +16,9 @@ const HEAD_LEN: usize = 1 + 16 + 16 + 1 + 8 + 16 + 8 + 8 + 8;
 const PURPOSE: &str = "front";
 
 /// Encodes and decodes entries.
-pub(super) struct Entry;
+pub(super) struct FrontEntry;
 
-impl Entry {
+impl FrontEntry {
     /// Encodes a completed record; `None` for any other record.
     pub(super) fn seal(reading: &Reading, secret: &Secret) -> Option<Bytes> {
         let record = &reading.record;
@@ -60,7 +60,7 @@ impl Entry {
         if secret.digest::<DIGEST_LEN>(PURPOSE, &[content]) != *digest {
             return None;
         }
-        let mut reader = Fields(content);
+        let mut reader = FrontEntryFields(content);
         if reader.next::<1>()? != [VERSION] || reader.next::<16>()? != id.0 {
             return None;
         }
@@ -91,9 +91,9 @@ impl Entry {
     }
 }
 
-struct Fields<'a>(&'a [u8]);
+struct FrontEntryFields<'a>(&'a [u8]);
 
-impl Fields<'_> {
+impl FrontEntryFields<'_> {
     fn next<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (front, rest) = self.0.split_first_chunk::<N>()?;
         self.0 = rest;
