@@ -31,7 +31,7 @@ use super::{
 };
 use crate::{
     Error, Intent, Key, Verdict,
-    engine::{Attending, ClaimReply, Count, Guard},
+    engine::{ClaimFuture, ClaimReply, Count, Guard},
     policy::{Match, Mode},
     receipts::{Standing, Witness},
     record::Doubt,
@@ -50,7 +50,7 @@ pub(super) enum Stage<B, R> {
     /// The body has not arrived completely; with the key, if the head has it.
     Reading(Option<Key>, Reading<B>),
     /// The claim was sent, and the store has not replied yet.
-    Asking(Box<Attending>, Received),
+    Asking(Box<ClaimFuture>, Received),
     /// The claim failed.
     Failed(Error, Received),
     /// The claim was granted.
@@ -137,7 +137,7 @@ impl Coming<'_> {
             Err(error) => return self.refused(&invalid(&error)),
         };
         let engine = &self.shared.engine;
-        let mut attending = engine.attending(Box::new(intent), self.since);
+        let mut attending = engine.send_claim(Box::new(intent), self.since);
         match poll_once(&mut attending) {
             Poll::Ready((turn, intent)) => self.attended(intent, body, turn),
             Poll::Pending => Stage::Asking(Box::new(attending), body),
