@@ -46,7 +46,6 @@ mod probe;
 mod receipts;
 mod tally;
 
-pub(crate) use claiming::ClaimFuture;
 use claiming::ClaimLoop;
 pub use flight::Live;
 pub(crate) use flight::SentMark;
