@@ -35,28 +35,23 @@ use crate::{
     store::{AnyStore, Store},
 };
 
-mod asking;
-mod attending;
 mod audit;
-mod care;
+mod claiming;
 mod flight;
 mod guard;
 mod keeper;
-mod live;
 mod lost;
 mod operator;
 mod probe;
 mod receipts;
-mod standing;
 mod tally;
 
-use asking::Asking;
-pub(crate) use attending::Attending;
+use claiming::ClaimLoop;
+pub use flight::Live;
 pub(crate) use flight::SentMark;
 use flight::{Ended, Flight, Flights, News};
 pub use guard::{Guard, Running};
 use keeper::BackgroundRuntime;
-pub use live::Live;
 use lost::LostClaims;
 pub use operator::{Deed, REASON_BYTES_MAX, Resolution, Resolved};
 pub use probe::{Finding, Probe};
@@ -149,7 +144,7 @@ impl Engine {
                 lost: LostClaims::new(),
                 tally: Tally::default(),
                 post: BackgroundRuntime::default(),
-                probes: Arc::new(Semaphore::new(care::ASKED_AT_ONCE)),
+                probes: Arc::new(Semaphore::new(probe::PROBES_MAX)),
                 audit: OnceLock::new(),
             }),
         }
@@ -190,12 +185,12 @@ impl Engine {
         self.inner.check_audit(intent)?;
         self.inner.keep();
         self.inner.know_standing(intent).await?;
-        let asking = Asking::new(self, intent, false, Instant::now());
+        let claims = ClaimLoop::new(self, intent, false, Instant::now());
         loop {
             // The response of a released run is not a verdict: claim again, for the rest of `wait`.
-            let turn = asking.ask().await?;
-            self.inner.tally.turn(&turn);
-            if let ClaimReply::Verdict(verdict) = turn {
+            let reply = claims.ask().await?;
+            self.inner.tally.count_reply(&reply);
+            if let ClaimReply::Verdict(verdict) = reply {
                 return Ok(verdict);
             }
         }
@@ -211,8 +206,8 @@ impl Engine {
     /// As for [`claim`](Self::claim).
     pub async fn attend(&self, intent: &Intent) -> Result<ClaimReply> {
         let intent = Box::new(intent.clone());
-        let (turn, _) = self.attending(intent, Instant::now()).await;
-        turn
+        let (reply, _) = self.send_claim(intent, Instant::now()).await;
+        reply
     }
 
     /// Claims, runs `work` and stores its outcome: [`Verdict::Granted`] holds the fresh outcome.

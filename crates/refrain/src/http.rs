@@ -22,61 +22,53 @@
 //! request's extensions, and pass them to the resource that they change. Under exactly-once both are also sent as headers,
 //! for the receipt; [`RefrainLayer::with_receipts`] configures where receipts are read.
 
-pub mod extract;
+// In the order in which a request passes them; each file begins with the states of a request that it serves.
+mod layer;
+pub use layer::RefrainLayer;
 
-mod body;
-pub use body::{Body, BodyError};
+mod service;
+pub use service::{Answering, RefrainService};
+
+mod request;
+pub use request::ResponseFuture;
+
+pub mod extract;
 
 mod budget;
 
 mod capture;
 
-mod decision;
-pub use decision::{Decision, Observer};
-
-mod future;
-pub use future::ResponseFuture;
-
-mod late;
-mod layer;
-pub use layer::RefrainLayer;
-
-mod live;
-
-mod locate;
-pub use locate::Located;
-
-mod log_rate;
+mod body;
+pub use body::Body;
 
 mod observe;
 
-mod original;
-
 mod probe;
 
-mod problem;
-pub use problem::{Code, PROBLEMS_PATH};
+mod run;
 
-mod receipted;
+mod call;
+pub use call::Refusal;
 
-mod refusal;
-pub use refusal::Refusal;
+mod settle;
+
+mod streamed;
+
+mod live;
 
 mod reply;
 pub use reply::{IDEMPOTENT_REPLAYED, Replay};
 
-mod run;
+mod problem;
+pub use problem::{Code, PROBLEMS_PATH};
 
-mod service;
-pub use service::{Answering, RefrainService};
+mod decision;
+pub use decision::{Decision, Observer};
 
-mod stage;
+mod log_rate;
 
-mod streamed;
-
-mod unknown;
-
-mod watch;
+mod locate;
+pub use locate::Located;
 
 use http::HeaderName;
 
@@ -95,6 +87,9 @@ pub const REFRAIN_FENCE: HeaderName = HeaderName::from_static("refrain-fence");
 
 /// Response header by which the operation overrides the policy: `keep` or `release`. Never sent to the client.
 pub const REFRAIN_OUTCOME: HeaderName = HeaderName::from_static("refrain-outcome");
+
+/// Error of a body that is passed through.
+pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Response extension that a forwarding service sets if the upstream did not respond.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -46,13 +46,13 @@ fn the_first_source_that_is_present_decides() {
             header,
             &[("Idempotency-Key", "k"), ("Idempotency-Key", "l")],
             "",
-            Err("stands twice"),
+            Err("is sent twice"),
         ),
         (
             header,
             &[("Idempotency-Key", "k"), ("Idempotency-Key", "k")],
             "",
-            Err("stands twice"),
+            Err("is sent twice"),
         ),
         (
             header,
@@ -103,7 +103,7 @@ fn the_first_source_that_is_present_decides() {
             body,
             &[],
             r#"{"event":{"id":"e1","id":"e2"}}"#,
-            Err("names a member twice"),
+            Err("a member name occurs twice"),
         ),
         (natural, &[], r#"{"b":2,"a":1}"#, Ok(Some("1-2"))),
         (natural, &[], r#"{"b":2}"#, Ok(None)),
@@ -111,7 +111,7 @@ fn the_first_source_that_is_present_decides() {
             natural,
             &[],
             r#"{"b":2,"a":1,"b":2}"#,
-            Err("names a member twice"),
+            Err("a member name occurs twice"),
         ),
         (
             mixed,

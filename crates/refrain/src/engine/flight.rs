@@ -1,14 +1,18 @@
 //! The claims that this engine holds, and the duplicates that wait for them.
 
-use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+use std::{
+    any::Any,
+    fmt,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
 };
-use std::time::Duration;
 
 use tokio::{sync::oneshot, time::Instant};
 
-use super::{Intent, Live};
+use super::Intent;
 use crate::{
     Fingerprint, Outcome,
     key::{Credential, RecordId},
@@ -16,6 +20,31 @@ use crate::{
     record::{Claim, Fence, Grant},
     store::Table,
 };
+
+/// A value that a running operation shows to its duplicates in this process before it has ended, such as a streamed response.
+///
+/// The engine passes it on unchanged; the code that [shows](super::Running::show) it defines its type.
+#[derive(Clone)]
+pub struct Live(Arc<dyn Any + Send + Sync>);
+
+impl Live {
+    /// Wraps the value to show.
+    pub fn new<T: Send + Sync + 'static>(shown: Arc<T>) -> Self {
+        Self(shown)
+    }
+
+    /// The shown value, if it has that type.
+    #[must_use]
+    pub fn get<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
+        self.0.clone().downcast().ok()
+    }
+}
+
+impl fmt::Debug for Live {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Live")
+    }
+}
 
 /// How a flight ended, as the duplicates that wait in this process learn it.
 #[derive(Debug, Clone)]

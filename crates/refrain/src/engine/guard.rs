@@ -446,7 +446,7 @@ impl ClaimHold {
     /// Ends the flight and wakes waiting duplicates. If it ended in doubt, starts its background probe.
     fn land(&self, ended: Ended) {
         if let Some(intent) = self.inner.flights.end(&self.flight, ended) {
-            self.inner.care_for(&self.flight, intent);
+            self.inner.start_probing(&self.flight, intent);
         }
     }
 

@@ -247,8 +247,8 @@ impl Tally {
         self.counts[count as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn turn(&self, turn: &ClaimReply) {
-        self.count(match turn {
+    pub(super) fn count_reply(&self, reply: &ClaimReply) {
+        self.count(match reply {
             ClaimReply::Refused(_) => Count::Refused,
             ClaimReply::Live(_) => Count::Followed,
             ClaimReply::Verdict(Verdict::Granted(guard)) => {

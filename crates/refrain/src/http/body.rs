@@ -1,20 +1,45 @@
-//! One body type for requests and responses: whole from memory, passed through, partly in memory and partly passed through,
-//! or read while a recorder fills it.
+//! All states: the body of requests and responses, and the bounds of bodies and services that can be guarded.
+//!
+//! A body is whole in memory, passed through, partly in memory and partly passed through, or read while a recorder fills it.
 
 use std::{
     pin::Pin,
     task::{Context, Poll},
 };
 
-use bytes::Bytes;
-use http::HeaderMap;
+use bytes::{Buf, Bytes, BytesMut};
+use http::{HeaderMap, Request, Response};
 use http_body::{Body as HttpBody, Frame, SizeHint};
+use tokio::sync::oneshot;
+use tower_service::Service;
 
-use super::{Decision, budget::Share, live::Follower, watch::Watch};
+use super::{BodyError, Decision, budget::Share, live::Follower};
 use crate::engine::SentMark;
 
-/// Error of a body that is passed through.
-pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
+/// Bounds of a body that can be guarded.
+pub trait Carried: HttpBody<Data = Bytes, Error: Into<BodyError>> + Unpin + Send + 'static {}
+
+impl<B> Carried for B where
+    B: HttpBody<Data = Bytes, Error: Into<BodyError>> + Unpin + Send + 'static
+{
+}
+
+/// Bounds of a service that can be guarded.
+pub trait Guarded<B, R>:
+    Service<Request<Body<B>>, Response = Response<R>, Error: Send, Future: Send>
+    + Clone
+    + Send
+    + 'static
+{
+}
+
+impl<S, B, R> Guarded<B, R> for S where
+    S: Service<Request<Body<B>>, Response = Response<R>, Error: Send, Future: Send>
+        + Clone
+        + Send
+        + 'static
+{
+}
 
 /// A request or response body around a body of type `B`.
 #[derive(Debug)]
@@ -24,7 +49,7 @@ pub struct Body<B> {
     /// Everything after `front`.
     rest: Rest<B>,
     /// Copies the body while it is passed through.
-    watch: Option<Box<Watch>>,
+    copy: Option<Box<BodyCopy>>,
     /// Decision about the request that this response body belongs to.
     pub(super) decision: Option<Decision>,
     /// Its share of the memory budget for bodies.
@@ -49,10 +74,10 @@ impl<B> Body<B> {
         Self::of(None, Rest::Through(body))
     }
 
-    /// Passes a body through untouched while `watch` copies it.
-    pub(super) fn watched(body: B, watch: Watch) -> Self {
+    /// Passes a body through untouched while `copy` collects it.
+    pub(super) fn copied(body: B, copy: BodyCopy) -> Self {
         Self {
-            watch: Some(Box::new(watch)),
+            copy: Some(Box::new(copy)),
             ..Self::through(body)
         }
     }
@@ -121,7 +146,7 @@ impl<B> Body<B> {
         Self {
             front: front.filter(|front| !front.is_empty()),
             rest,
-            watch: None,
+            copy: None,
             decision: None,
             share: Share::default(),
             is_granted: false,
@@ -148,10 +173,10 @@ where
         let this = &mut *self;
         if let Rest::Through(body) = &mut this.rest {
             let polled = Pin::new(&mut *body).poll_frame(context);
-            if let (Poll::Ready(frame), Some(watch)) = (&polled, &mut this.watch) {
-                watch.see(frame.as_ref().map(|frame| frame.as_ref().ok()));
+            if let (Poll::Ready(frame), Some(copy)) = (&polled, &mut this.copy) {
+                copy.push(frame.as_ref().map(|frame| frame.as_ref().ok()));
                 if body.is_end_stream() {
-                    watch.see(None);
+                    copy.push(None);
                 }
             }
             return polled.map(|frame| frame.map(|frame| frame.map_err(Into::into)));
@@ -194,5 +219,99 @@ where
             hint.set_upper(front + upper);
         }
         hint
+    }
+}
+
+/// Stores the decision in the response.
+pub(super) fn marked<R>(decision: Decision, mut response: Response<Body<R>>) -> Response<Body<R>> {
+    response.body_mut().decision = Some(decision);
+    response
+}
+
+/// Collects the chunks of a body. A body of one chunk, the usual case, is not copied.
+#[derive(Debug, Default)]
+pub(super) struct Gathered {
+    first: Bytes,
+    more: BytesMut,
+}
+
+impl Gathered {
+    pub(super) fn push(&mut self, data: Bytes) {
+        match (self.first.is_empty(), self.more.is_empty()) {
+            (true, true) => self.first = data,
+            (false, true) => {
+                self.more.reserve(self.first.len() + data.len());
+                self.more.extend_from_slice(&self.first);
+                self.more.extend_from_slice(data.chunk());
+                self.first = Bytes::new();
+            }
+            _ => self.more.extend_from_slice(data.chunk()),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.first.len() + self.more.len()
+    }
+
+    pub(super) fn into_bytes(self) -> Bytes {
+        match self.more.is_empty() {
+            true => self.first,
+            false => self.more.freeze(),
+        }
+    }
+}
+
+/// Collects a request body while it is passed through, and sends the whole body at its end.
+#[derive(Debug)]
+pub(super) struct BodyCopy {
+    gathered: Gathered,
+    share: Share,
+    bytes_max: usize,
+    /// `None` after the body was sent or dropped.
+    whole: Option<oneshot::Sender<Bytes>>,
+}
+
+impl BodyCopy {
+    /// The receiver gets the body after it has passed; it gets nothing if the body is not read to its end, is longer than
+    /// `bytes_max`, or `share` has no room for it.
+    pub(super) fn new(bytes_max: usize, share: Share) -> (Self, oneshot::Receiver<Bytes>) {
+        let (whole, receiver) = oneshot::channel();
+        let copy = Self {
+            gathered: Gathered::default(),
+            share,
+            bytes_max,
+            whole: Some(whole),
+        };
+        (copy, receiver)
+    }
+
+    /// Takes the next frame: `None` at the end, `Some(None)` if the body failed.
+    pub(super) fn push(&mut self, frame: Option<Option<&Frame<Bytes>>>) {
+        match frame {
+            Some(Some(frame)) => {
+                let data = frame.data_ref().filter(|_| self.whole.is_some());
+                let Some(data) = data else { return };
+                if !self.share.take(data.len()) {
+                    return self.discard();
+                }
+                self.gathered.push(data.clone());
+                if self.gathered.len() > self.bytes_max {
+                    self.discard();
+                }
+            }
+            Some(None) => self.discard(),
+            None => {
+                if let Some(whole) = self.whole.take() {
+                    let gathered = std::mem::take(&mut self.gathered);
+                    let _ = whole.send(gathered.into_bytes());
+                }
+            }
+        }
+    }
+
+    fn discard(&mut self) {
+        self.whole = None;
+        self.gathered = Gathered::default();
+        self.share.shrink(0);
     }
 }

@@ -1,4 +1,4 @@
-//! Memory budget for buffered bodies.
+//! `ReadingBody` to `Replied`: the memory budget for buffered bodies.
 //!
 //! A body is counted as it is read, not by its declared length.
 //! Requests beyond the budget are rejected before the claim. Responses of operations are counted too, and never rejected.
@@ -45,6 +45,11 @@ impl Budget {
         large.max(self.bytes_max.min(SMALL_BYTES_MAX))
     }
 }
+
+/// Error of a request body that the budget has no room for now.
+#[derive(Debug, thiserror::Error)]
+#[error("the memory budget for bodies is used up")]
+pub(super) struct OverBudget;
 
 /// Bytes of the budget that one body uses, returned on drop. Without a budget nothing is counted.
 #[derive(Debug, Default)]

@@ -1,17 +1,17 @@
-//! Converts a response to an outcome: reads the body up to its cap, and keeps the replayable headers.
+//! `ReadingBody` and `Running`: reads a body into memory up to its cap, and converts a response to an outcome.
 
 use std::{
     pin::Pin,
     task::{Context, Poll, ready},
 };
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::Bytes;
 use http::{HeaderMap, HeaderName, Response, StatusCode, header, response};
-use http_body::Body as HttpBody;
 
 use super::{
-    body::{Body, BodyError},
-    budget::Share,
+    BodyError,
+    body::{Body, Carried, Gathered},
+    budget::{OverBudget, Share},
 };
 use crate::{
     RecordId,
@@ -19,28 +19,28 @@ use crate::{
     policy::Operation,
 };
 
-/// Result of reading a body up to its cap.
-pub(super) enum Read<B> {
-    /// The whole body, its trailers, and its share of the budget.
-    Whole(Bytes, Option<Box<HeaderMap>>, Share),
-    /// Over the cap: the bytes read so far, the rest, and their share of the budget.
-    Over(Bytes, B, Share),
-    /// The budget has no room for it now. The bytes read so far are dropped.
-    OverBudget,
+/// A body in memory.
+pub(super) struct ReadBody {
+    pub(super) bytes: Bytes,
+    pub(super) trailers: Option<Box<HeaderMap>>,
+    /// Its share of the memory budget for bodies.
+    share: Share,
 }
 
-impl<B> Read<B> {
-    /// The body again; `None` if it was over the budget.
-    pub(super) fn into_body(self) -> Option<Body<B>> {
-        match self {
-            Self::Whole(body, trailers, share) => {
-                Some(Body::with_trailers(body, trailers).counted(share))
-            }
-            Self::Over(front, rest, share) => Some(Body::begun(front, rest).counted(share)),
-            Self::OverBudget => None,
-        }
+impl ReadBody {
+    /// The body again, with the unread rest of a body over the cap.
+    pub(super) fn into_body<B>(self, rest: Option<B>) -> Body<B> {
+        let body = match rest {
+            None => Body::with_trailers(self.bytes, self.trailers),
+            Some(rest) => Body::begun(self.bytes, rest),
+        };
+        body.counted(self.share)
     }
 }
+
+/// Result of reading a body: the bytes in memory, and the unread rest if the body is over the cap.
+/// The error is [`OverBudget`] if the budget has no room for a request body.
+pub(super) type ReadResult<B> = Result<(ReadBody, Option<B>), BodyError>;
 
 /// Future that reads a body into memory, up to a cap.
 pub(super) struct Reading<B> {
@@ -63,14 +63,20 @@ impl<B> Reading<B> {
             share,
         }
     }
+
+    /// The result, with the rest of a body over the cap.
+    fn finish(&mut self, rest: Option<B>) -> Poll<ReadResult<B>> {
+        let read = ReadBody {
+            bytes: std::mem::take(&mut self.gathered).into_bytes(),
+            trailers: self.trailers.take(),
+            share: std::mem::take(&mut self.share),
+        };
+        Poll::Ready(Ok((read, rest)))
+    }
 }
 
-impl<B> Future for Reading<B>
-where
-    B: HttpBody<Data = Bytes> + Unpin,
-    B::Error: Into<BodyError>,
-{
-    type Output = Result<Read<B>, BodyError>;
+impl<B: Carried> Future for Reading<B> {
+    type Output = ReadResult<B>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
@@ -84,64 +90,24 @@ where
         };
         let mut is_over = known > this.bytes_max;
         while !is_over {
-            match ready!(Pin::new(&mut *body).poll_frame(context)) {
-                None => {
+            let Some(frame) = ready!(Pin::new(&mut *body).poll_frame(context)) else {
+                this.body = None;
+                return this.finish(None);
+            };
+            match frame.map_err(Into::<BodyError>::into)?.into_data() {
+                Ok(data) if this.share.take(data.len()) => this.gathered.push(data),
+                Ok(_) => {
                     this.body = None;
-                    let bytes = std::mem::take(&mut this.gathered).into_bytes();
-                    let share = std::mem::take(&mut this.share);
-                    return Poll::Ready(Ok(Read::Whole(bytes, this.trailers.take(), share)));
+                    this.gathered = Gathered::default();
+                    this.share = Share::default();
+                    return Poll::Ready(Err(OverBudget.into()));
                 }
-                Some(frame) => match frame.map_err(Into::into)?.into_data() {
-                    Ok(data) if this.share.take(data.len()) => this.gathered.push(data),
-                    Ok(_) => {
-                        this.body = None;
-                        this.gathered = Gathered::default();
-                        this.share = Share::default();
-                        return Poll::Ready(Ok(Read::OverBudget));
-                    }
-                    Err(frame) => this.trailers = frame.into_trailers().ok().map(Box::new),
-                },
+                Err(frame) => this.trailers = frame.into_trailers().ok().map(Box::new),
             }
             is_over = this.gathered.len() > this.bytes_max;
         }
-        let gathered = std::mem::take(&mut this.gathered).into_bytes();
-        let share = std::mem::take(&mut this.share);
-        let body = this.body.take();
-        let over = body.map(|body| Ok(Read::Over(gathered, body, share)));
-        over.map_or(Poll::Pending, Poll::Ready)
-    }
-}
-
-/// Collects the chunks of a body. A body of one chunk, the usual case, is not copied.
-#[derive(Debug, Default)]
-pub(super) struct Gathered {
-    first: Bytes,
-    more: BytesMut,
-}
-
-impl Gathered {
-    pub(super) fn push(&mut self, data: Bytes) {
-        match (self.first.is_empty(), self.more.is_empty()) {
-            (true, true) => self.first = data,
-            (false, true) => {
-                self.more.reserve(self.first.len() + data.len());
-                self.more.extend_from_slice(&self.first);
-                self.more.extend_from_slice(data.chunk());
-                self.first = Bytes::new();
-            }
-            _ => self.more.extend_from_slice(data.chunk()),
-        }
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.first.len() + self.more.len()
-    }
-
-    pub(super) fn into_bytes(self) -> Bytes {
-        match self.more.is_empty() {
-            true => self.first,
-            false => self.more.freeze(),
-        }
+        let rest = this.body.take();
+        this.finish(rest)
     }
 }
 

@@ -1,12 +1,10 @@
-//! The layer's decision about a request, for metrics.
+//! All states: the layer's decision about a request, for metrics.
 
 use std::{fmt::Debug, sync::Arc, time::Duration};
 
-use http::Response;
 use tokio::time::Instant;
 
-use super::{Code, body::Body, service::ServiceResult};
-use crate::{Operation, policy::Mode};
+use crate::Operation;
 
 /// Receives the decision about each request to a guarded operation, once.
 /// Set with [`RefrainLayer::with_observer`](super::RefrainLayer::with_observer).
@@ -90,50 +88,8 @@ decisions! {
     HungUp = "hung-up",
 }
 
-impl From<Code> for Decision {
-    fn from(code: Code) -> Self {
-        match code {
-            Code::InFlight => Self::InFlight,
-            Code::KeyReused => Self::KeyReused,
-            Code::KeyMissing => Self::KeyMissing,
-            Code::KeyInvalid => Self::KeyInvalid,
-            Code::CredentialChanged => Self::CredentialChanged,
-            Code::OutcomeUnknown => Self::OutcomeUnknown,
-            Code::UpstreamUnreachable => Self::UpstreamUnreachable,
-            Code::BodyNotKept => Self::BodyNotKept,
-            Code::KeyExpired => Self::KeyExpired,
-            Code::StoreUnavailable => Self::StoreUnavailable,
-            Code::RequestTooLarge => Self::RequestTooLarge,
-            Code::SignatureInvalid => Self::SignatureInvalid,
-            Code::OverBudget => Self::OverBudget,
-            Code::RequestMalformed
-            | Code::TargetTooLong
-            | Code::HeadTooLarge
-            | Code::MethodUnsupported => Self::RequestMalformed,
-            Code::RequestTimeout => Self::RequestTimeout,
-            Code::UpstreamFailed | Code::UpstreamTimeout => Self::Failed,
-        }
-    }
-}
-
-/// Stores the decision in the response.
-pub(super) fn marked<R>(decision: Decision, mut response: Response<Body<R>>) -> Response<Body<R>> {
-    response.body_mut().decision = Some(decision);
-    response
-}
-
-fn decision<R, E>(operation: &Operation, answer: &ServiceResult<R, E>) -> Option<Decision> {
-    let Ok(response) = answer else {
-        return Some(Decision::Failed);
-    };
-    match operation.mode {
-        Mode::Observe => Some(Decision::Observed),
-        Mode::Enforce => response.body().decision,
-    }
-}
-
 /// Reports the decision about a request to the observer when it is dropped, so also if the client disconnects.
-pub(super) struct Telling {
+pub(super) struct DecisionReport {
     observer: Arc<dyn Observer>,
     operation: Arc<Operation>,
     since: Instant,
@@ -141,7 +97,7 @@ pub(super) struct Telling {
     decision: Option<Decision>,
 }
 
-impl Telling {
+impl DecisionReport {
     pub(super) fn new(
         observer: &Arc<dyn Observer>,
         operation: &Arc<Operation>,
@@ -155,13 +111,13 @@ impl Telling {
         }
     }
 
-    /// Reports the decision that the response carries.
-    pub(super) fn tell<R, E>(mut self, answer: &ServiceResult<R, E>) {
-        self.decision = decision(&self.operation, answer);
+    /// Reports the decision that the response carries, if it carries one.
+    pub(super) fn send(mut self, decision: Option<Decision>) {
+        self.decision = decision;
     }
 }
 
-impl Drop for Telling {
+impl Drop for DecisionReport {
     fn drop(&mut self) {
         if let Some(decision) = self.decision {
             let took = self.since.elapsed();

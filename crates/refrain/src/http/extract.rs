@@ -1,4 +1,4 @@
-//! Extracts key, scope, credential and the input of the fingerprint from a request.
+//! Extracts key, scope, credential and the input of the fingerprint from a request, between the match and its claim.
 //!
 //! Nothing here decides whether a request is guarded, and nothing here authenticates the caller.
 
@@ -7,10 +7,14 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri, header::CONTENT_TYPE, request::Parts};
 
+use super::layer::LayerState;
 use crate::{
-    Error, ErrorKind, Key, Result,
-    fingerprint::{Content, Fields, Json, NotJson, RequestView, normal_host},
+    Error, ErrorKind, Intent, Key, Operation, Result,
+    clock::{Clock as _, SystemClock},
+    engine::Count,
+    fingerprint::{Content, Fields, Fingerprints, Json, NotJson, RequestView, normal_host},
     key::{KEY_HEADER, Pointer, Source, Syntax},
+    policy::{Match, ReplayTo, Unverified},
 };
 
 mod caller;
@@ -114,6 +118,62 @@ pub fn host<'a>(head: &'a Parts, uri: &'a Uri) -> Option<Cow<'a, str>> {
     written.reduce(|all, next| format!("{all},{next}").into())
 }
 
+/// Verifies the signature of a request, if its operation requires one.
+pub(super) fn verify(
+    shared: &LayerState,
+    operation: &Operation,
+    headers: &HeaderMap,
+    body: &Bytes,
+) -> Result<(), Unverified> {
+    let Some(signature) = &operation.signature else {
+        return Ok(());
+    };
+    let verified = signature.verify(headers, body, SystemClock.wall());
+    if let Err(why) = verified {
+        shared.engine.tally().count(Count::Unverified);
+        // Not a warning, because any client can cause it at any rate.
+        tracing::debug!(operation = %operation.name, %why, "a request is not signed as it should be");
+    }
+    verified
+}
+
+/// The intent of a request: its scope, key, fingerprint and credential, with the operation's terms.
+pub(super) fn intent(
+    shared: &LayerState,
+    found: &Match,
+    key: Key,
+    head: &Parts,
+    body: &Bytes,
+) -> Result<Intent> {
+    let (operation, secret) = (&found.operation, shared.engine.secret());
+    let uri = shared.uri(head);
+    let host = host(head, &uri);
+    let host = host.as_deref();
+    let scope = match &shared.scope {
+        Some(scope) => scope(head),
+        None => {
+            let (parts, name) = (&operation.scope, &operation.name);
+            let value = |it: &str| found.value(it);
+            scope(parts, secret, &head.headers, host, name, value)?
+        }
+    };
+    let content = content(head, body);
+    let view = view(head, &uri, host, &content);
+    let fingerprints = Fingerprints::of(secret, &operation.fingerprint, &view);
+    Ok(Intent {
+        scope,
+        key,
+        fingerprint: fingerprints.whole,
+        earlier_fingerprint: fingerprints.hostless,
+        credential: (operation.replay_to == ReplayTo::SameCredential)
+            .then(|| credential(&operation.credential, secret, &head.headers)),
+        terms: operation.terms,
+        probe: None,
+        receipts: shared.witness(operation).cloned(),
+        audit: None,
+    })
+}
+
 impl Fields for HeaderMap {
     fn each(&self, name: &str, show: &mut dyn FnMut(&[u8])) {
         values(self, name).for_each(|value| show(value.as_bytes()));
@@ -137,7 +197,7 @@ fn header_key(name: &str, syntax: Syntax, headers: &HeaderMap) -> Result<Option<
         return Ok(None);
     };
     if values.next().is_some() {
-        let message = format!("the header {name} stands twice; send one key");
+        let message = format!("the header {name} is sent twice; send one key");
         return Err(Error::new(ErrorKind::Invalid, message));
     }
     let key = syntax.read(value.as_bytes());
@@ -159,9 +219,9 @@ fn readable<'c>(content: &'c Content<'_>) -> Result<Option<&'c Json>> {
     let why = match content.json() {
         Ok(json) => return Ok(Some(json)),
         Err(NotJson::Malformed) => return Ok(None),
-        Err(NotJson::DuplicateName) => "it names a member twice; name each once",
-        Err(NotJson::TooDeep) => "it is nested too deep; flatten it",
-        Err(NotJson::TooLarge) => "it is too large; send less",
+        Err(NotJson::DuplicateName) => "a member name occurs twice; use each name once",
+        Err(NotJson::TooDeep) => "it is nested too deeply; flatten it",
+        Err(NotJson::TooLarge) => "it is too large; send a smaller one",
     };
     let message = format!("the key cannot be read from the body: {why}");
     Err(Error::new(ErrorKind::Invalid, message))

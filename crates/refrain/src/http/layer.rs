@@ -1,6 +1,7 @@
-//! The layer that guards a service.
+//! All states: the layer, and the configuration and state that its requests share.
 
 use std::{
+    borrow::Cow,
     collections::HashMap,
     fmt,
     sync::{
@@ -9,20 +10,19 @@ use std::{
     },
 };
 
-use http::request::Parts;
-use tower_layer::Layer;
+use http::{Response, Uri, request::Parts, uri::PathAndQuery};
 
 use super::{
-    Observer, RefrainService,
+    Observer,
+    body::{Body, Carried, Guarded, marked},
     budget::Budget,
     log_rate::LogRate,
-    original::{Prefix, UriOf},
     probe::{self, Ask, Nothing},
-    problem::PROBLEMS_PATH,
-    service::{Carried, Guarded},
+    problem::{PROBLEMS_PATH, Problem},
 };
 use crate::{
     Engine, Error, ErrorKind, Operation, Policy, Result, Scope,
+    policy::Pattern,
     receipts::{AnyReceipts, Receipts, Witness},
 };
 
@@ -42,9 +42,9 @@ pub(super) struct LayerState {
     /// Base of the `type` of problems, where their pages are.
     pub(super) problems: String,
     /// Returns the URI that the client requested, if the head does not contain it.
-    pub(super) original: Option<UriOf>,
+    original: Option<UriOf>,
     /// The router prefix that the layer is nested under.
-    pub(super) prefix: Option<Prefix>,
+    prefix: Option<Prefix>,
     /// Overrides the policy's scope.
     pub(super) scope: Option<ScopeOf>,
     /// The service that answers probes.
@@ -65,20 +65,20 @@ pub(super) struct LayerState {
     reported: Reported,
     /// Whether operations that match nothing below a router's prefix were reported.
     #[cfg(feature = "axum")]
-    pub(super) nest_reported: Reported,
+    nest_reported: Reported,
 }
 
 /// Whether something was reported. A clone starts unset, because it may be reconfigured before it is used.
 #[derive(Default)]
-pub(super) struct Reported(AtomicBool);
+struct Reported(AtomicBool);
 
 impl Reported {
-    pub(super) fn is_set(&self) -> bool {
+    fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
     /// Sets it. Returns `true` to the first caller only.
-    pub(super) fn set(&self) -> bool {
+    fn set(&self) -> bool {
         !self.0.swap(true, Ordering::Relaxed)
     }
 }
@@ -90,6 +90,16 @@ impl Clone for Reported {
 }
 
 type ScopeOf = Arc<dyn Fn(&Parts) -> Scope + Send + Sync>;
+
+type UriOf = Arc<dyn Fn(&Parts) -> Option<Uri> + Send + Sync>;
+
+/// The router prefix that the layer is nested under.
+#[derive(Debug, Clone)]
+struct Prefix {
+    /// Without a slash at its end.
+    path: String,
+    pattern: Pattern,
+}
 
 impl RefrainLayer {
     /// Guards the operations of `policy`, with the records of `engine`.
@@ -149,6 +159,71 @@ impl RefrainLayer {
             )),
             _ => Ok(()),
         }
+    }
+
+    /// Sets a function that returns the URI that the client requested, for routers that strip a prefix from the request's head.
+    ///
+    /// Policies, fingerprints, scopes and derived keys use the whole path; the service still sees the stripped one.
+    /// With the feature `axum` the layer reads axum's `OriginalUri`; this function is for other routers, and takes precedence.
+    /// If it returns `None`, the layer continues as if it were not set.
+    ///
+    /// ```
+    /// use refrain::{Engine, Policy, http::RefrainLayer, store::Memory};
+    ///
+    /// #[derive(Clone)]
+    /// struct WholeUri(http::Uri);
+    ///
+    /// let layer = RefrainLayer::new(Engine::new(Memory::new()), Policy::default())
+    ///     .with_original_uri(|head| Some(head.extensions.get::<WholeUri>()?.0.clone()));
+    /// ```
+    #[must_use]
+    pub fn with_original_uri(
+        mut self,
+        uri: impl Fn(&Parts) -> Option<Uri> + Send + Sync + 'static,
+    ) -> Self {
+        Arc::make_mut(&mut self.shared).original = Some(Arc::new(uri));
+        self
+    }
+
+    /// Sets the router prefix that the layer is nested under, such as that of a router's `nest`.
+    ///
+    /// Operations that [apply to no request below it](Self::out_of_reach) are reported when the layer is applied.
+    /// If the original URI is not known otherwise, the prefix is prepended to the path, unless it contains a `{name}`.
+    ///
+    /// ```
+    /// use refrain::{Engine, Operation, Policy, http::RefrainLayer, store::Memory};
+    ///
+    /// let policy = Policy::default()
+    ///     .with(Operation::new("POST /eu/pay")?)?
+    ///     .with(Operation::new("POST /us/pay")?)?;
+    /// let layer = RefrainLayer::new(Engine::new(Memory::new()), policy).under("/eu")?;
+    /// let unused: Vec<_> = layer.out_of_reach().map(|it| &it.name[..]).collect();
+    /// assert_eq!(unused, ["POST /us/pay"]);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] if the prefix is not a path.
+    pub fn under(mut self, prefix: &str) -> Result<Self> {
+        let pattern: Pattern = format!("* {prefix}").parse()?;
+        if prefix.contains('*') {
+            let message =
+                format!("invalid prefix `{prefix}`; write it as the router has it, such as /v1");
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        let path = prefix.trim_end_matches('/').into();
+        Arc::make_mut(&mut self.shared).prefix = Some(Prefix { path, pattern });
+        Ok(self)
+    }
+
+    /// The operations of the policy that apply to no request below the prefix set with [`under`](Self::under):
+    /// no path there matches them, or a more specific operation matches the same paths.
+    /// Operations for every path (`POST *`) are fallbacks, and never listed.
+    pub fn out_of_reach(&self) -> impl Iterator<Item = &Operation> {
+        let prefix = self.shared.prefix.as_ref();
+        prefix
+            .into_iter()
+            .flat_map(|prefix| self.shared.policy.out_of_reach(&prefix.pattern))
     }
 
     /// Sets a function that derives the scope from the request's head, such as a tenant that an earlier layer has verified.
@@ -260,6 +335,69 @@ impl LayerState {
             false => None,
         }
     }
+
+    /// The problem as a response.
+    pub(super) fn refuse<R>(&self, problem: &Problem) -> Response<Body<R>> {
+        marked(problem.code().into(), problem.response(&self.problems))
+    }
+
+    /// The URI that the client requested: below a router's prefix, the request's head has only the rest of the path.
+    pub(super) fn uri<'h>(&self, head: &'h Parts) -> Cow<'h, Uri> {
+        if let Some(uri) = self.original.as_ref().and_then(|original| original(head)) {
+            return Cow::Owned(uri);
+        }
+        #[cfg(feature = "axum")]
+        if let Some(axum::extract::OriginalUri(uri)) = head.extensions.get() {
+            self.report_nest(head, uri);
+            return Cow::Borrowed(uri);
+        }
+        let put_in_front = self
+            .prefix
+            .as_ref()
+            .and_then(|prefix| prefix.join(&head.uri));
+        put_in_front.map_or(Cow::Borrowed(&head.uri), Cow::Owned)
+    }
+
+    /// Reports operations that match nothing below axum's `nest`, at the first nested request.
+    ///
+    /// Only such a request contains the prefix. Without the report, an operation written without the prefix would silently
+    /// not be guarded.
+    #[cfg(feature = "axum")]
+    fn report_nest(&self, head: &Parts, original: &Uri) {
+        if self.nest_reported.is_set() || original.path().len() == head.uri.path().len() {
+            return;
+        }
+        let nest = head.extensions.get::<axum::extract::NestedPath>();
+        let Some(nest) = nest.filter(|_| self.nest_reported.set() && self.prefix.is_none()) else {
+            return;
+        };
+        let nest = nest.as_str();
+        let Ok(prefix) = format!("* {nest}").parse::<Pattern>() else {
+            return;
+        };
+        let unreached: Vec<_> = self.policy.out_of_reach(&prefix).collect();
+        if !unreached.is_empty() {
+            report_loudly(&format!(
+                "no request below `{nest}`, where the router nests the layer, reaches these operations: {}; \
+                 write their whole paths, such as `{}/...`, unless the layer is nested elsewhere too",
+                names(&unreached),
+                nest.trim_end_matches('/')
+            ));
+        }
+    }
+}
+
+impl Prefix {
+    /// The URI with the prefix prepended to its path.
+    fn join(&self, uri: &Uri) -> Option<Uri> {
+        if self.pattern.names().next().is_some() {
+            return None;
+        }
+        let rest = uri.path_and_query().map_or("/", PathAndQuery::as_str);
+        let mut parts = uri.clone().into_parts();
+        parts.path_and_query = Some(format!("{}{rest}", self.path).parse().ok()?);
+        Uri::from_parts(parts).ok()
+    }
 }
 
 impl RefrainLayer {
@@ -276,7 +414,7 @@ impl RefrainLayer {
         let has_probe = |operation: &Operation| operation.probe.is_some();
         if self.shared.probes.is_none() && policy.operations().any(has_probe) {
             tracing::warn!(
-                "the policy has a `probe`, and nobody to ask: name the service with `RefrainLayer::with_probes`"
+                "the policy has a `probe`, but no service answers it; set one with `RefrainLayer::with_probes`"
             );
         }
         let is_blind =
@@ -284,7 +422,7 @@ impl RefrainLayer {
         for operation in policy.operations().filter(is_blind) {
             tracing::warn!(
                 operation = %operation.name,
-                "nobody reads its receipts, so it is at-most-once: name them with `RefrainLayer::with_receipts`"
+                "no receipts are read, so the operation is at-most-once; set where they are with `RefrainLayer::with_receipts`"
             );
         }
         let lacks_log = engine.audit().is_none();
@@ -325,7 +463,7 @@ impl RefrainLayer {
     }
 }
 
-pub(super) fn names(operations: &[&Operation]) -> String {
+fn names(operations: &[&Operation]) -> String {
     let names: Vec<_> = operations
         .iter()
         .map(|it| format!("`{}`", it.name))
@@ -334,22 +472,10 @@ pub(super) fn names(operations: &[&Operation]) -> String {
 }
 
 /// Warns; on standard error if no subscriber collects warnings.
-pub(super) fn report_loudly(message: &str) {
+fn report_loudly(message: &str) {
     match tracing::enabled!(tracing::Level::WARN) {
         true => tracing::warn!("{message}"),
         false => eprintln!("refrain: warning: {message}"),
-    }
-}
-
-impl<S> Layer<S> for RefrainLayer {
-    type Service = RefrainService<S>;
-
-    fn layer(&self, inner: S) -> RefrainService<S> {
-        self.report();
-        RefrainService {
-            inner,
-            shared: self.shared.clone(),
-        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! A streamed body: one buffer that the recorder fills, and that each reader reads at its own pace.
+//! `Running` and `Replied`: a streamed body, one buffer that the recorder fills and that each reader reads at its own pace.
 //!
 //! Up to the cap the whole body is kept, to be recorded, and a slow reader delays nobody.
 //! Above the cap only a window is kept. The first caller sets the pace there; after it has gone, the reader that is furthest
@@ -14,7 +14,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::{Frame, SizeHint};
 
-use super::{body::BodyError, budget::Share};
+use super::{BodyError, budget::Share};
 
 /// Maximum number of readers of one body.
 const FOLLOWERS_MAX: usize = 1_024;
@@ -25,7 +25,7 @@ const PIECE_MAX: usize = 64 << 10;
 
 /// Error of a body that was cut off.
 #[derive(Debug, thiserror::Error)]
-#[error("the answer broke off")]
+#[error("the response was cut off")]
 struct Cut;
 
 /// A body that is read while the recorder fills it.

@@ -1,9 +1,9 @@
-//! Finds the record that a request belongs to, without running it.
+//! For operators: finds the record that a request belongs to, without executing it.
 
 use bytes::Bytes;
 use http::request::Parts;
 
-use super::{RefrainLayer, extract, service::intent};
+use super::{RefrainLayer, extract, observe};
 use crate::{Error, ErrorKind, Key, RecordId, Result, policy::Mode};
 
 /// The operation and the record of a request.
@@ -36,10 +36,10 @@ impl RefrainLayer {
             Some(key) => Some(key),
             None => sent()?,
         };
-        let key = key.ok_or_else(|| invalid("the request holds no key; name one".into()))?;
-        let mut intent = intent(&self.shared, &found, key, head, body)?;
+        let key = key.ok_or_else(|| invalid("the request has no key; pass one".into()))?;
+        let mut intent = extract::intent(&self.shared, &found, key, head, body)?;
         if operation.mode == Mode::Observe {
-            intent.scope = super::observe::scope(intent.scope);
+            intent.scope = observe::scope(intent.scope);
         }
         Ok(Located {
             operation: operation.name.clone(),

@@ -1,4 +1,4 @@
-//! Rate limit for a log message: a store that fails under load must not fill the disk with lines.
+//! `Unclaimed`: rate limit for the log message of failed claims. A store that fails under load must not fill the disk with lines.
 
 use std::{
     sync::{Mutex, PoisonError},

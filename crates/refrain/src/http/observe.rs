@@ -1,4 +1,4 @@
-//! `mode = "observe"`: counts the decisions that guarding would make, and changes nothing.
+//! `Observing`: with `mode = "observe"`, counts the decisions that guarding would make, and changes nothing.
 //!
 //! Request and response pass through untouched; claim and settlement happen in a background task, so a slow or failing
 //! store delays no request.
@@ -10,21 +10,19 @@ use std::sync::{
 };
 
 use bytes::Bytes;
-use http::{Request, Response, request::Parts};
+use http::{Response, request::Parts};
 use tokio::sync::oneshot;
 
 use super::{
-    Decision, ResponseFuture,
-    body::Body,
+    Decision,
+    body::{Body, BodyCopy, Carried, marked},
     budget::Share,
+    call,
     extract::{self, HeadKey},
     layer::LayerState,
-    run,
-    service::{Carried, Guarded, Guarding, ServiceResult, intent, verified},
-    watch::Watch,
 };
 use crate::{
-    Error, Intent, Outcome, Scope, Verdict,
+    Intent, Operation, Outcome, Result, Scope, Verdict,
     engine::ClaimReply,
     policy::{Ending, Match},
 };
@@ -32,67 +30,79 @@ use crate::{
 /// Maximum number of requests observed at once. Requests beyond it are not counted.
 const OBSERVED_MAX: usize = 1_024;
 
-impl<S> Guarding<S> {
-    pub(super) async fn observe<B, R>(mut self, head: Parts, body: B) -> ServiceResult<R, S::Error>
-    where
-        S: Guarded<B, R>,
-        B: Carried,
-        R: Carried,
-    {
-        let operation = self.found.operation.clone();
-        let head_key = extract::head_key(&operation.key, operation.syntax, &head.headers);
-        let place = match head_key {
-            Ok(HeadKey::Found(_) | HeadKey::NeedsBody) => ObservedSlot::take(&self.shared.observed),
-            Ok(HeadKey::Absent) | Err(_) => None,
-        };
-        let Some(place) = place else {
-            let body = Body::through(body);
-            return ResponseFuture::from(self.pass(head, body, Decision::Observed)).await;
-        };
-        let (ended, end) = oneshot::channel();
-        let (mut watch, whole) = Watch::new(
-            operation.request_bytes_max,
-            Share::refusable(&self.shared.budget),
-        );
-        if body.is_end_stream() {
-            watch.see(None);
-        }
-        let sight = Sight {
-            shared: self.shared.clone(),
-            found: self.found.clone(),
-            head: head.clone(),
-            _place: place,
-        };
-        tokio::spawn(sight.observe(whole, end));
-        let request = Request::from_parts(head, Body::watched(body, watch));
-        let response = self.inner.call(request).await?;
-        let (mut head, body) = response.into_parts();
-        let ending = run::ending(&operation, head.status, &mut head.headers);
-        let _ = ended.send((ending, head.status.as_u16()));
-        Ok(Response::from_parts(head, Body::through(body)))
+/// Starts to observe a request. Returns its body to pass on; without an observation if the request has no key,
+/// or too many are observed.
+pub(super) fn observe<B: Carried>(
+    shared: &Arc<LayerState>,
+    found: &Match,
+    head: &Parts,
+    body: B,
+) -> (Body<B>, Option<Observation>) {
+    let operation = &found.operation;
+    let slot = match extract::head_key(&operation.key, operation.syntax, &head.headers) {
+        Ok(HeadKey::Found(_) | HeadKey::NeedsBody) => ObservedSlot::take(&shared.observed),
+        Ok(HeadKey::Absent) | Err(_) => None,
+    };
+    let Some(slot) = slot else {
+        return (Body::through(body), None);
+    };
+    let share = Share::refusable(&shared.budget);
+    let (mut copy, whole) = BodyCopy::new(operation.request_bytes_max, share);
+    if body.is_end_stream() {
+        copy.push(None);
     }
+    let (ended, end) = oneshot::channel();
+    let request = ObservedRequest {
+        shared: shared.clone(),
+        found: found.clone(),
+        head: head.clone(),
+        _slot: slot,
+    };
+    tokio::spawn(request.settle(whole, end));
+    let observation = Observation {
+        operation: operation.clone(),
+        ended,
+    };
+    (Body::copied(body, copy), Some(observation))
 }
 
 /// How an observed operation ended, and with which status.
-type Noted = (Ending, u16);
+type ObservedEnd = (Ending, u16);
 
-/// One observed request, processed in the background.
-struct Sight {
+/// The observation of an operation that runs. If it is dropped before the end, the record becomes indeterminate.
+pub(super) struct Observation {
+    operation: Arc<Operation>,
+    ended: oneshot::Sender<ObservedEnd>,
+}
+
+impl Observation {
+    /// Notes how the operation ended, and passes its response on.
+    pub(super) fn end<R>(self, response: Response<R>) -> Response<Body<R>> {
+        let (mut head, body) = response.into_parts();
+        let ending = call::ending(&self.operation, head.status, &mut head.headers);
+        let _ = self.ended.send((ending, head.status.as_u16()));
+        let response = Response::from_parts(head, Body::through(body));
+        marked(Decision::Observed, response)
+    }
+}
+
+/// One observed request, claimed and settled in the background.
+struct ObservedRequest {
     shared: Arc<LayerState>,
     found: Match,
     head: Parts,
-    _place: ObservedSlot,
+    _slot: ObservedSlot,
 }
 
-impl Sight {
-    async fn observe(self, whole: oneshot::Receiver<Bytes>, end: oneshot::Receiver<Noted>) {
+impl ObservedRequest {
+    async fn settle(self, whole: oneshot::Receiver<Bytes>, end: oneshot::Receiver<ObservedEnd>) {
         let Ok(body) = whole.await else { return };
         let Ok(Some(intent)) = self.intent(&body) else {
             return;
         };
         drop(body);
-        let turn = self.shared.engine.attend(&intent).await;
-        let Ok(ClaimReply::Verdict(Verdict::Granted(guard))) = turn else {
+        let reply = self.shared.engine.attend(&intent).await;
+        let Ok(ClaimReply::Verdict(Verdict::Granted(guard))) = reply else {
             return;
         };
         let running = guard.start();
@@ -108,21 +118,27 @@ impl Sight {
         };
         if let Err(error) = settled {
             let operation = &self.found.operation.name;
-            tracing::warn!(%operation, %error, "an observed operation could not be noted");
+            tracing::warn!(%operation, %error, "cannot store the end of an observed operation");
         }
     }
 
     /// The intent of the request, in a scope of its own: observed records have no bodies, and must never be replayed.
-    fn intent(&self, body: &Bytes) -> Result<Option<Intent>, Error> {
-        let operation = &self.found.operation;
-        if verified(&self.shared, operation, &self.head.headers, body).is_err() {
+    fn intent(&self, body: &Bytes) -> Result<Option<Intent>> {
+        let Self {
+            shared,
+            found,
+            head,
+            ..
+        } = self;
+        let operation = &found.operation;
+        if extract::verify(shared, operation, &head.headers, body).is_err() {
             return Ok(None);
         }
-        let content = extract::content(&self.head, body);
-        let (head, uri) = (&self.head, self.shared.uri(&self.head));
+        let content = extract::content(head, body);
+        let uri = shared.uri(head);
         let key = extract::find_key(&operation.key, operation.syntax, head, &uri, &content)?;
         let Some(key) = key else { return Ok(None) };
-        let mut intent = intent(&self.shared, &self.found, key, &self.head, body)?;
+        let mut intent = extract::intent(shared, found, key, head, body)?;
         intent.scope = scope(intent.scope);
         Ok(Some(intent))
     }
@@ -139,8 +155,8 @@ struct ObservedSlot(Arc<AtomicUsize>);
 impl ObservedSlot {
     fn take(taken: &Arc<AtomicUsize>) -> Option<Self> {
         let before = taken.fetch_add(1, Ordering::Relaxed);
-        let place = Self(taken.clone());
-        (before < OBSERVED_MAX).then_some(place)
+        let slot = Self(taken.clone());
+        (before < OBSERVED_MAX).then_some(slot)
     }
 }
 

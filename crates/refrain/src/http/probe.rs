@@ -1,4 +1,4 @@
-//! The policy's `probe`: a request that looks up the outcome of an indeterminate operation.
+//! `Claiming`: the policy's `probe`, a request that looks up the outcome of an indeterminate operation.
 //!
 //! It is sent to the service set with `RefrainLayer::with_probes`, never to the guarded one:
 //! with a router that may be the handler of the operation itself, which would run it.
@@ -15,10 +15,9 @@ use http::{HeaderMap, HeaderName, Method, Request, StatusCode, header, response}
 
 use super::{
     Failure,
-    body::Body,
+    body::{Body, Carried, Guarded},
     budget::Share,
-    capture::{self, Read, Reading},
-    service::{Carried, Guarded},
+    capture::{self, Reading},
 };
 use crate::{
     Intent,
@@ -95,10 +94,9 @@ where
         return None;
     }
     let (head, body) = response.into_parts();
-    let body = match Reading::new(body, bytes_max, Share::default()).await.ok()? {
-        Read::Whole(body, trailers, _) => Some((body, trailers)),
-        Read::Over(..) | Read::OverBudget => None,
-    };
+    let reading = Reading::new(body, bytes_max, Share::default());
+    let (read, rest) = reading.await.ok()?;
+    let body = rest.is_none().then_some((read.bytes, read.trailers));
     Some(ProbeResponse { head, body })
 }
 

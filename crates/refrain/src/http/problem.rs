@@ -1,12 +1,16 @@
-//! Refrain's own responses: RFC 9457 problems that say what happened and what to do next.
+//! `Replied`: Refrain's own responses, RFC 9457 problems that say what happened and what to do next.
 
-use std::time::Duration;
+use std::{io, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 
-use super::{body::Body, capture};
-use crate::outcome::Outcome;
+use super::{BodyError, Decision, body::Body, capture};
+use crate::{
+    Error, Operation,
+    outcome::Outcome,
+    record::{Doubt, Reason},
+};
 
 /// Default path of the pages that the `type` of problems points to.
 pub const PROBLEMS_PATH: &str = "/.well-known/refrain/problems/";
@@ -237,6 +241,32 @@ impl Code {
     }
 }
 
+impl From<Code> for Decision {
+    fn from(code: Code) -> Self {
+        match code {
+            Code::InFlight => Self::InFlight,
+            Code::KeyReused => Self::KeyReused,
+            Code::KeyMissing => Self::KeyMissing,
+            Code::KeyInvalid => Self::KeyInvalid,
+            Code::CredentialChanged => Self::CredentialChanged,
+            Code::OutcomeUnknown => Self::OutcomeUnknown,
+            Code::UpstreamUnreachable => Self::UpstreamUnreachable,
+            Code::BodyNotKept => Self::BodyNotKept,
+            Code::KeyExpired => Self::KeyExpired,
+            Code::StoreUnavailable => Self::StoreUnavailable,
+            Code::RequestTooLarge => Self::RequestTooLarge,
+            Code::SignatureInvalid => Self::SignatureInvalid,
+            Code::OverBudget => Self::OverBudget,
+            Code::RequestMalformed
+            | Code::TargetTooLong
+            | Code::HeadTooLarge
+            | Code::MethodUnsupported => Self::RequestMalformed,
+            Code::RequestTimeout => Self::RequestTimeout,
+            Code::UpstreamFailed | Code::UpstreamTimeout => Self::Failed,
+        }
+    }
+}
+
 /// A problem response before it is encoded.
 #[derive(Debug, Clone)]
 pub(super) struct Problem {
@@ -334,5 +364,87 @@ impl Problem {
             json["original_status"] = original.status().into();
         }
         json.to_string().into()
+    }
+}
+
+/// The request has no key where one is required.
+pub(super) fn no_key(operation: &Operation) -> Problem {
+    let sources: Vec<_> = operation.key.iter().map(ToString::to_string).collect();
+    let sources = sources.join(" or ");
+    let detail = format!("Send a key that is unique to this request: {sources}.");
+    Problem::new(Code::KeyMissing, detail)
+}
+
+/// The key, or the scope that it belongs to, is invalid.
+pub(super) fn invalid_key(error: &Error) -> Problem {
+    Problem::new(Code::KeyInvalid, error.to_string())
+}
+
+/// The request body could not be read: the client disconnected (then nobody reads the response), sent nothing for too long,
+/// or sent malformed framing.
+pub(super) fn unreadable(error: &BodyError) -> Problem {
+    tracing::debug!(%error, "cannot read a request body");
+    let kind = error.downcast_ref().map(io::Error::kind);
+    if kind == Some(io::ErrorKind::TimedOut) {
+        let detail = "The request body did not arrive in time. Nothing was executed.";
+        return Problem::new(Code::RequestTimeout, detail);
+    }
+    let detail = "The request body is broken off, or its framing is invalid. Nothing was executed.";
+    Problem::new(Code::RequestMalformed, detail)
+}
+
+/// The memory budget for bodies is used up.
+pub(super) fn over_budget() -> Problem {
+    let detail = "The memory for bodies is in use. Nothing was executed. Send the same request with the same key again.";
+    Problem::new(Code::OverBudget, detail).with_retry_after(Duration::from_secs(1))
+}
+
+/// The claim failed, because of the store or the receipts.
+pub(super) fn no_store() -> Problem {
+    unavailable("Nothing was executed. Send the same request with the same key again.")
+}
+
+/// The operation must be audited, and there is no audit log.
+pub(super) fn no_audit_log() -> Problem {
+    unavailable("Nothing was executed: the operation must be audited, and there is no audit log.")
+}
+
+/// The operation is audited, and the audit log cannot be written.
+pub(super) fn unaudited() -> Problem {
+    unavailable(
+        "Nothing was executed: the audit log cannot be written. Send the same request with the same key again.",
+    )
+}
+
+fn unavailable(detail: &str) -> Problem {
+    Problem::new(Code::StoreUnavailable, detail).with_retry_after(Duration::from_secs(1))
+}
+
+/// The `outcome-unknown` problem for the first caller.
+pub(super) fn unknown(reason: Reason) -> Problem {
+    let status = match reason {
+        Reason::Timeout => StatusCode::GATEWAY_TIMEOUT,
+        _ => StatusCode::BAD_GATEWAY,
+    };
+    let detail = format!("The operation {}.", words(reason));
+    Problem::new(Code::OutcomeUnknown, detail).with_status(status)
+}
+
+/// The `outcome-unknown` problem for a duplicate of a request whose outcome is unknown.
+pub(super) fn unknown_before(doubt: &Doubt) -> Problem {
+    let reason = words(doubt.reason);
+    Problem::new(Code::OutcomeUnknown, format!("The first request {reason}."))
+}
+
+/// Why the outcome is unknown, in words.
+fn words(reason: Reason) -> &'static str {
+    match reason {
+        Reason::Lapsed => "was cut off before its end was stored",
+        Reason::Timeout => "did not answer in time",
+        Reason::Reset => "broke off before it answered",
+        Reason::Truncated => "broke off in the middle of its response",
+        Reason::Panicked => "panicked while it was running",
+        Reason::Dropped => "was stopped while it was running",
+        Reason::Failed => "failed without a response",
     }
 }

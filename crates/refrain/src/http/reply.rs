@@ -1,10 +1,22 @@
-//! Converts stored outcomes to responses: replays, acknowledgements and followed streams.
+//! `Replaying` and `Replied`: responses for verdicts other than a grant, such as replays and acknowledgements.
+
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 
-use super::{Decision, body::Body, budget::Share, decision::marked, live::Follower};
-use crate::outcome::Outcome;
+use super::{
+    Decision,
+    body::{Body, marked},
+    budget::Share,
+    layer::LayerState,
+    live::Follower,
+    problem::{Code, Problem, unknown_before},
+};
+use crate::{Operation, Verdict, outcome::Outcome, policy::Duplicates};
+
+/// Maximum `Retry-After` of a request in flight.
+pub(super) const RETRY_AFTER_MAX: Duration = Duration::from_secs(5);
 
 /// Response header that marks a replay.
 pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
@@ -97,8 +109,60 @@ impl Replay {
     }
 }
 
-/// Acknowledges a duplicate of a completed request, without its body or without any outcome.
-pub(super) fn acknowledge<R>(status: StatusCode, outcome: Option<&Outcome>) -> Response<Body<R>> {
+/// The response for a verdict other than a grant.
+pub(super) fn to_verdict<G, R>(shared: &LayerState, verdict: &Verdict<G>) -> Response<Body<R>> {
+    let problem = match verdict {
+        Verdict::Replay(outcome) if outcome.is_body_kept() => {
+            return Replay::new(outcome.clone(), false).into_response();
+        }
+        Verdict::Replay(outcome) => {
+            let status = outcome.status();
+            Problem::new(Code::BodyNotKept, format!("It ended with status {status}."))
+                .with_original(outcome.clone())
+        }
+        Verdict::InFlight { lease_left } => Problem::new(
+            Code::InFlight,
+            "Send the same request with the same key again for its outcome.",
+        )
+        .with_retry_after((*lease_left).min(RETRY_AFTER_MAX)),
+        Verdict::OtherCredential => Problem::new(
+            Code::CredentialChanged,
+            "The outcome is shown only to the credential that sent the first request.",
+        ),
+        Verdict::Mismatch => Problem::new(
+            Code::KeyReused,
+            "The method, path, query, body or host differs from that of the first request.",
+        ),
+        Verdict::Indeterminate(doubt) => unknown_before(doubt),
+        Verdict::Expired => Problem::new(
+            Code::KeyExpired,
+            "It was used before, and is not executed again.",
+        ),
+        Verdict::Granted(_) => Problem::new(Code::StoreUnavailable, "The claim was lost."),
+    };
+    shared.refuse(&problem)
+}
+
+/// Acknowledges a duplicate of a completed request, if the policy says so and the outcome or its body is no longer kept.
+pub(super) fn acknowledged<G, R>(
+    operation: &Operation,
+    verdict: &Verdict<G>,
+) -> Option<Response<Body<R>>> {
+    if operation.duplicates != Duplicates::Acknowledge {
+        return None;
+    }
+    let (status, outcome) = match verdict {
+        Verdict::Expired if operation.keeps_successes_alone() => (StatusCode::OK, None),
+        Verdict::Replay(outcome) if !outcome.is_body_kept() && outcome.status() < 400 => {
+            (StatusCode::from_u16(outcome.status()).ok()?, Some(outcome))
+        }
+        _ => return None,
+    };
+    Some(marked(Decision::Acknowledged, acknowledge(status, outcome)))
+}
+
+/// An acknowledgement, without the outcome's body or without any outcome.
+fn acknowledge<R>(status: StatusCode, outcome: Option<&Outcome>) -> Response<Body<R>> {
     let mut response = Response::new(Body::full(Bytes::new()));
     *response.status_mut() = status;
     let headers = response.headers_mut();

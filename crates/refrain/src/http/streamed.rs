@@ -1,4 +1,5 @@
-//! `reply = "streamed"`: a response is sent while it is produced, recorded at the same time, and followed by its duplicates.
+//! `Running` and `Replied`, with `reply = "streamed"`: a response is sent while it is produced, recorded at the same time,
+//! and followed by its duplicates.
 //!
 //! A task of its own reads the body, independent of its readers.
 //! A clean end of the body means that the outcome is stored; a body that could not be read or stored is cut off.
@@ -18,16 +19,16 @@ use tokio::{task::coop::consume_budget, time::timeout_at};
 
 use super::{
     Decision,
-    body::Body,
+    body::{Body, Carried, marked},
     budget::Share,
     capture,
+    layer::LayerState,
     live::{LiveBody, Recorder},
-    reply,
-    run::{self, Ran, Run, StartedResponse, ran_as},
-    service::Carried,
+    reply::{self, RETRY_AFTER_MAX, to_verdict},
+    settle::{BoxedResponse, Execution, doubt},
 };
 use crate::{
-    Outcome,
+    Outcome, Verdict,
     engine::{Live, Running},
     policy::Operation,
     record::Reason,
@@ -57,20 +58,34 @@ impl Streamed {
     }
 
     /// The response from its beginning; `None` if that was dropped, or if it has too many readers.
-    pub(super) fn follow<R>(&self) -> Option<Response<Body<R>>> {
+    fn follow<R>(&self) -> Option<Response<Body<R>>> {
         let follower = self.body.follow()?;
         Some(reply::follow(self.status, self.headers.clone(), follower))
     }
 }
 
-impl Run {
+/// The streamed response of the request in flight, for a duplicate.
+pub(super) fn follow<R>(shared: &LayerState, live: &Live) -> Response<Body<R>> {
+    let response = live.get::<Streamed>().and_then(|it| it.follow());
+    match response {
+        Some(response) => marked(Decision::Replayed, response),
+        // The body has just gone over the cap, or it has too many readers.
+        None => {
+            let lease_left = RETRY_AFTER_MAX;
+            to_verdict(shared, &Verdict::<()>::InFlight { lease_left })
+        }
+    }
+}
+
+impl Execution {
     /// Returns the response at once, and records its body in a task of its own.
-    pub(super) fn stream<R: Carried, E>(
+    pub(super) fn stream<R: Carried>(
         self,
         running: Running,
-        begun: StartedResponse<R>,
-    ) -> Ran<R, E> {
-        let StartedResponse { head, body, .. } = begun;
+        response: Response<Body<R>>,
+        body: R,
+    ) -> BoxedResponse<R> {
+        let (head, _) = response.into_parts();
         let bytes_max = self.operation.outcome_bytes_max;
         let share = Share::counted(&self.shared.budget);
         let (live, first) = LiveBody::begin(body.size_hint(), bytes_max, share);
@@ -79,9 +94,9 @@ impl Run {
             running.show(&Live::new(Arc::new(shown)));
         }
         let fresh = Response::from_parts(head.clone(), Body::live(first));
-        let fresh = ran_as(Decision::FreshKept, Ran::Answered(Box::new(fresh)));
+        let fresh = Box::new(marked(Decision::FreshKept, fresh));
         let recording = Recording {
-            run: self,
+            execution: self,
             running,
             head,
             live,
@@ -95,7 +110,7 @@ impl Run {
 ///
 /// If it is dropped before the end, the record becomes indeterminate and the body is cut.
 struct Recording {
-    run: Run,
+    execution: Execution,
     running: Running,
     head: response::Parts,
     live: Recorder,
@@ -111,10 +126,10 @@ impl Recording {
         let trailers = match taken {
             Ok(trailers) => trailers,
             // The doubt is stored before the body is cut, so that an immediate retry learns of it.
-            Err(reason) => return run::doubt(&mut self.running, reason).await,
+            Err(reason) => return doubt(&mut self.running, reason).await,
         };
         let outcome = self.outcome(trailers.as_deref());
-        let kept = self.run.keep::<(), ()>(self.running, outcome).await;
+        let kept = self.execution.keep::<()>(self.running, outcome).await;
         if kept.is_ok() {
             self.live.end(trailers);
         }
@@ -123,7 +138,7 @@ impl Recording {
     fn outcome(&self, trailers: Option<&HeaderMap>) -> Outcome {
         self.live.whole(|body| {
             let trailers = trailers.filter(|_| body.is_some());
-            capture::outcome(&self.run.operation, &self.head, body, trailers)
+            capture::outcome(&self.execution.operation, &self.head, body, trailers)
         })
     }
 
@@ -168,7 +183,7 @@ impl Recording {
     /// The latter deadline moves with every renewal of the lease.
     async fn in_time<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         let mut work = pin!(work);
-        let silent = tokio::time::Instant::now() + self.run.operation.terms.timeout;
+        let silent = tokio::time::Instant::now() + self.execution.operation.terms.timeout;
         loop {
             let until = silent.min(self.running.deadline());
             if tokio::time::Instant::now() >= until {

@@ -1,19 +1,25 @@
-//! One caller's claim, repeated until it is decided or the time to wait is over.
+//! One caller's claim: sent, and repeated until it is decided or the time to wait is over.
 
 use std::{
-    sync::{Arc, Weak},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::{
-    ClaimReply, Count, Ended, Engine, Finding, Inner, Intent, News, lost::SentClaim, receipts,
+    ClaimReply, Count, Ended, Engine, Inner, Intent, News,
+    lost::SentClaim,
+    probe::{RecordProbe, resolve},
+    receipts,
 };
 use crate::{
-    ErrorKind, Result,
+    Error, ErrorKind, Result,
     key::RecordId,
-    record::{Claim, Claimant, Doubt, Fence, Reason, Settled, Settlement, State, Verdict},
+    receipts::Witness,
+    record::{Claim, Claimant, Doubt, Fence, Reason, State, Verdict},
     store::{Store, Watch},
 };
 
@@ -25,8 +31,141 @@ const POLL_WATCHED_MAX: Duration = Duration::from_secs(1);
 /// Upper bound of `wait`, so that a deadline can be represented.
 const WAIT_MAX: Duration = Duration::from_hours(24);
 
+/// Future of a claim that owns its intent, and returns it with the reply.
+/// Ready at the first poll if the store replies at once and there is nothing to wait for.
+pub(crate) struct ClaimFuture {
+    engine: Engine,
+    /// When the request began.
+    since: Instant,
+    /// `None` while `state` owns it, and after it was returned.
+    intent: Option<Box<Intent>>,
+    state: ClaimState,
+}
+
+/// The reply to a claim, and its intent.
+type ClaimResult = (Result<ClaimReply>, Box<Intent>);
+
+#[expect(
+    clippy::large_enum_variant,
+    reason = "most requests are in the large variant, which needs no allocation this way"
+)]
+enum ClaimState {
+    /// Rejected before the claim was sent; `None` after the error was returned.
+    Refused(Option<Error>),
+    /// The first claim was sent to the store.
+    Sent(SentClaim),
+    /// The rare and large cases: waiting for a request in flight, probes, receipts.
+    Repeating(Pin<Box<dyn Future<Output = ClaimResult> + Send>>),
+}
+
+impl Engine {
+    /// Sends a claim. As [`Engine::attend`], as a future that owns its intent.
+    pub(crate) fn send_claim(&self, intent: Box<Intent>, since: Instant) -> ClaimFuture {
+        let is_unread = |witness: &Arc<Witness>| witness.is_unread();
+        let (intent, state) = if let Err(error) = self.inner.check_audit(&intent) {
+            (Some(intent), ClaimState::Refused(Some(error)))
+        } else if intent.receipts.as_ref().is_some_and(is_unread) {
+            (
+                None,
+                ClaimState::Repeating(Box::pin(repeat(self.clone(), intent, since, None))),
+            )
+        } else {
+            let state = self.send_first(&intent);
+            (Some(intent), state)
+        };
+        ClaimFuture {
+            engine: self.clone(),
+            since,
+            intent,
+            state,
+        }
+    }
+
+    fn send_first(&self, intent: &Intent) -> ClaimState {
+        self.inner.keep();
+        self.inner.refresh_standing(intent);
+        match self.inner.check_lost() {
+            Ok(()) => {
+                let claim = claim_of(self, intent);
+                ClaimState::Sent(SentClaim::new(&self.inner, claim, intent))
+            }
+            Err(error) => ClaimState::Refused(Some(error)),
+        }
+    }
+}
+
+/// Continues from the reply to the first claim, if it was sent.
+async fn repeat(
+    engine: Engine,
+    intent: Box<Intent>,
+    since: Instant,
+    first: Option<(Claim, Result<Verdict>)>,
+) -> ClaimResult {
+    let replying = async {
+        let (claim, reply) = match first {
+            Some((claim, reply)) => (claim, Some(reply)),
+            None => {
+                engine.inner.keep();
+                engine.inner.know_standing(&intent).await?;
+                (claim_of(&engine, &intent), None)
+            }
+        };
+        let claims = ClaimLoop::with_claim(&engine, &intent, true, since, claim);
+        claims.ask_after(reply).await
+    };
+    let reply = replying.await;
+    (reply, intent)
+}
+
+impl ClaimFuture {
+    /// Returns the reply if the first verdict is final; otherwise changes to `ClaimState::Repeating`.
+    fn decide(&mut self, claim: &Claim, reply: Result<Verdict>) -> Option<ClaimResult> {
+        let intent = self.intent.take()?;
+        let claims = ClaimLoop::with_claim(&self.engine, &intent, true, self.since, claim.clone());
+        match reply {
+            Ok(verdict) if claims.is_final(&verdict) => {
+                let reply = claims.reply(verdict, self.since);
+                Some((Ok(reply), intent))
+            }
+            reply => {
+                let first = Some((claim.clone(), reply));
+                let repeating = repeat(self.engine.clone(), intent, self.since, first);
+                self.state = ClaimState::Repeating(Box::pin(repeating));
+                None
+            }
+        }
+    }
+}
+
+impl Future for ClaimFuture {
+    type Output = ClaimResult;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let (reply, intent) = loop {
+            match &mut self.state {
+                ClaimState::Refused(error) => match (error.take(), self.intent.take()) {
+                    (Some(error), Some(intent)) => break (Err(error), intent),
+                    _ => return Poll::Pending,
+                },
+                ClaimState::Sent(sent) => {
+                    let reply = ready!(Pin::new(&mut *sent).poll(context));
+                    let claim = sent.claim.clone();
+                    if let Some(decided) = self.decide(&claim, reply) {
+                        break decided;
+                    }
+                }
+                ClaimState::Repeating(repeating) => break ready!(repeating.as_mut().poll(context)),
+            }
+        };
+        if let Ok(reply) = &reply {
+            self.engine.inner.tally.count_reply(reply);
+        }
+        Poll::Ready((reply, intent))
+    }
+}
+
 /// The claim of an intent.
-pub(super) fn claim_of(engine: &Engine, intent: &Intent) -> Claim {
+fn claim_of(engine: &Engine, intent: &Intent) -> Claim {
     let terms = &intent.terms;
     Claim {
         id: RecordId::derive(engine.secret(), &intent.scope, &intent.key),
@@ -41,7 +180,8 @@ pub(super) fn claim_of(engine: &Engine, intent: &Intent) -> Claim {
     }
 }
 
-pub(super) struct Asking<'a> {
+/// One caller's claim, which is repeated until there is a final verdict or the time to wait is over.
+pub(super) struct ClaimLoop<'a> {
     engine: &'a Engine,
     intent: &'a Intent,
     claim: Claim,
@@ -58,25 +198,7 @@ struct Polling {
     watch: Option<Watch>,
 }
 
-/// Result of waiting for a record in flight.
-enum Waited {
-    Reply(ClaimReply),
-    /// The record has changed, or may have: claim again.
-    AskAgain,
-    TimeIsUp,
-}
-
-/// Result of looking for a receipt.
-enum ByReceipt {
-    /// The doubt remains, and no other attempt may run.
-    Nothing,
-    /// Another attempt may run.
-    Reply(ClaimReply),
-    /// The record was settled or has changed: claim again.
-    AskAgain,
-}
-
-impl<'a> Asking<'a> {
+impl<'a> ClaimLoop<'a> {
     pub(super) fn new(
         engine: &'a Engine,
         intent: &'a Intent,
@@ -86,7 +208,7 @@ impl<'a> Asking<'a> {
         Self::with_claim(engine, intent, follows, since, claim_of(engine, intent))
     }
 
-    pub(super) fn with_claim(
+    fn with_claim(
         engine: &'a Engine,
         intent: &'a Intent,
         follows: bool,
@@ -107,12 +229,13 @@ impl<'a> Asking<'a> {
         self.since + self.intent.terms.wait.min(WAIT_MAX)
     }
 
+    /// Claims until there is a final verdict or the time to wait is over.
     pub(super) async fn ask(&self) -> Result<ClaimReply> {
         self.ask_after(None).await
     }
 
     /// As [`ask`](Self::ask), with the store's reply to a first claim that was already sent.
-    pub(super) async fn ask_after(&self, mut first: Option<Result<Verdict>>) -> Result<ClaimReply> {
+    async fn ask_after(&self, mut first: Option<Result<Verdict>>) -> Result<ClaimReply> {
         let mut polling = Polling {
             pause: POLL_FIRST,
             watch: None,
@@ -139,12 +262,9 @@ impl<'a> Asking<'a> {
             }
             match verdict {
                 Verdict::InFlight { lease_left } => {
-                    match Box::pin(self.wait(&mut polling, lease_left)).await {
-                        Waited::Reply(turn) => return Ok(turn),
-                        Waited::AskAgain => {}
-                        Waited::TimeIsUp => {
-                            return Ok(ClaimReply::Verdict(Verdict::InFlight { lease_left }));
-                        }
+                    let waiting = Box::pin(self.wait(&mut polling, lease_left));
+                    if let Some(reply) = waiting.await {
+                        return Ok(reply);
                     }
                 }
                 Verdict::Indeterminate(doubt) => {
@@ -154,18 +274,11 @@ impl<'a> Asking<'a> {
                             continue;
                         }
                     }
-                    let turn = Box::pin(async {
-                        match self.by_receipt(doubt).await? {
-                            ByReceipt::Nothing => Ok(self.resolve(doubt).await),
-                            ByReceipt::Reply(turn) => Ok(Some(turn)),
-                            ByReceipt::AskAgain => Ok(None),
-                        }
-                    });
-                    if let Some(turn) = turn.await? {
-                        return Ok(turn);
+                    if let Some(reply) = Box::pin(self.resolve(doubt)).await? {
+                        return Ok(reply);
                     }
                 }
-                verdict if self.is_final(&verdict) => return Ok(self.turn(verdict, asked)),
+                verdict if self.is_final(&verdict) => return Ok(self.reply(verdict, asked)),
                 _ => {
                     return match self.as_earlier() {
                         Some(earlier) => Box::pin(earlier.ask()).await,
@@ -206,7 +319,7 @@ impl<'a> Asking<'a> {
     }
 
     /// Whether the verdict needs neither waiting nor another claim.
-    pub(super) fn is_final(&self, verdict: &Verdict) -> bool {
+    fn is_final(&self, verdict: &Verdict) -> bool {
         match verdict {
             Verdict::InFlight { .. } | Verdict::Indeterminate(_) => false,
             Verdict::Mismatch => self.as_earlier().is_none(),
@@ -214,7 +327,8 @@ impl<'a> Asking<'a> {
         }
     }
 
-    pub(super) fn turn(&self, verdict: Verdict, asked: Instant) -> ClaimReply {
+    /// Converts a final verdict; a grant becomes a guard.
+    fn reply(&self, verdict: Verdict, asked: Instant) -> ClaimReply {
         let grant = |grant| {
             let Intent { terms, audit, .. } = self.intent;
             let guard = self
@@ -258,34 +372,34 @@ impl<'a> Asking<'a> {
         second
     }
 
-    async fn wait(&self, polling: &mut Polling, lease_left: Duration) -> Waited {
+    /// Waits for a request in flight. Returns `None` if the record has changed, or may have: claim again.
+    async fn wait(&self, polling: &mut Polling, lease_left: Duration) -> Option<ClaimReply> {
+        let in_flight = Some(ClaimReply::Verdict(Verdict::InFlight { lease_left }));
         let flight = self.inner().flights.find(&self.claim);
         // A caller that follows a stream does not wait.
         if self.follows
             && let Some(live) = flight.as_ref().and_then(|flight| flight.live())
         {
-            return Waited::Reply(ClaimReply::Live(live));
+            return Some(ClaimReply::Live(live));
         }
         if tokio::time::Instant::now() >= self.deadline() {
-            return Waited::TimeIsUp;
+            return in_flight;
         }
         let waiting_max = self.intent.terms.waiting_max;
         let Some(_place) = WaitingPlace::take(self.inner(), self.claim.id, waiting_max) else {
             self.inner().tally.count(Count::WaitRefused);
-            return Waited::TimeIsUp;
+            return in_flight;
         };
         let _waiting = self.inner().tally.waiting();
         if let Some(flight) = flight {
             return match timeout_at(self.deadline(), flight.news(self.follows)).await {
-                Err(_) => Waited::TimeIsUp,
-                Ok(News::Live(live)) => Waited::Reply(ClaimReply::Live(live)),
+                Err(_) => in_flight,
+                Ok(News::Live(live)) => Some(ClaimReply::Live(live)),
                 Ok(News::Ended(Ended::Completed(outcome))) => {
-                    Waited::Reply(ClaimReply::Verdict(Verdict::Replay(outcome)))
+                    Some(ClaimReply::Verdict(Verdict::Replay(outcome)))
                 }
-                Ok(News::Ended(Ended::Released(Some(answer)))) => {
-                    Waited::Reply(ClaimReply::Refused(answer))
-                }
-                Ok(News::Ended(Ended::Released(None) | Ended::Unknown)) => Waited::AskAgain,
+                Ok(News::Ended(Ended::Released(Some(answer)))) => Some(ClaimReply::Refused(answer)),
+                Ok(News::Ended(Ended::Released(None) | Ended::Unknown)) => None,
             };
         }
         // Held by another process, or not yet registered here: poll soon, and no later than the lease lapses.
@@ -294,35 +408,36 @@ impl<'a> Asking<'a> {
         polling.watch = watch;
         let napping = polling.nap(lease_left.max(POLL_FIRST));
         let _ = timeout_at(self.deadline(), napping).await;
-        Waited::AskAgain
+        None
     }
 
-    /// Looks for the receipt of an indeterminate attempt; if there is none, tries to start another attempt.
-    async fn by_receipt(&self, doubt: Doubt) -> Result<ByReceipt> {
+    /// Looks for the receipt of an indeterminate attempt; if there is none, tries to start another attempt,
+    /// and otherwise runs the probe. Returns `None` if the record was settled or has changed: claim again.
+    async fn resolve(&self, doubt: Doubt) -> Result<Option<ClaimReply>> {
         let Some(witness) = &self.intent.receipts else {
-            return Ok(ByReceipt::Nothing);
+            return Ok(self.probe(doubt).await);
         };
         let place = (self.claim.id, doubt);
         let looking = self.inner().end_by_receipt(witness, place, self.intent);
         if looking.await? {
-            return Ok(ByReceipt::AskAgain);
+            return Ok(None);
         }
         let Some(claim) = receipts::stand_in(&self.claim, witness, doubt) else {
-            return Ok(ByReceipt::Nothing);
+            return Ok(self.probe(doubt).await);
         };
         let asked = tokio::time::Instant::now();
         let standing_in = Self { claim, ..*self };
-        Ok(match standing_in.ask_store().await? {
+        match standing_in.ask_store().await? {
             // No attempts are left, or the attempt may not be replaced.
-            Verdict::Indeterminate(_) => ByReceipt::Nothing,
-            granted @ Verdict::Granted(_) => ByReceipt::Reply(standing_in.turn(granted, asked)),
+            Verdict::Indeterminate(_) => Ok(self.probe(doubt).await),
+            granted @ Verdict::Granted(_) => Ok(Some(standing_in.reply(granted, asked))),
             // Another caller was faster.
-            _ => ByReceipt::AskAgain,
-        })
+            _ => Ok(None),
+        }
     }
 
     /// Runs the probe; `None` if the record was settled or has changed: claim again.
-    async fn resolve(&self, doubt: Doubt) -> Option<ClaimReply> {
+    async fn probe(&self, doubt: Doubt) -> Option<ClaimReply> {
         let unknown = Some(ClaimReply::Verdict(Verdict::Indeterminate(doubt)));
         if self.intent.probe.is_none() {
             return unknown;
@@ -333,7 +448,7 @@ impl<'a> Asking<'a> {
         }
         // A second probe at the same time learns nothing more.
         let engine = Arc::downgrade(self.inner());
-        let Some(probing) = Probing::start(&engine, self.claim.id) else {
+        let Some(probing) = RecordProbe::start(&engine, self.claim.id) else {
             return unknown;
         };
         // In a task of its own: its result is stored also if the caller has gone, and a panic stays in the task.
@@ -345,7 +460,7 @@ impl<'a> Asking<'a> {
             Ok(true) => None,
             Ok(false) => unknown,
             Err(error) => {
-                tracing::error!(record = %self.claim.id, %error, "the probe failed");
+                tracing::error!(record = %self.claim.id, %error, "the probe panicked");
                 unknown
             }
         }
@@ -387,82 +502,5 @@ impl<'a> WaitingPlace<'a> {
 impl Drop for WaitingPlace<'_> {
     fn drop(&mut self) {
         self.inner.flights.end_waiting(self.id);
-    }
-}
-
-/// Marks a record as being probed, until it is dropped.
-pub(super) struct Probing {
-    /// Weak, because a probe that hangs must not keep an engine alive.
-    engine: Weak<Inner>,
-    id: RecordId,
-}
-
-impl Probing {
-    /// Returns `None` if the record is already being probed, or the engine is gone.
-    pub(super) fn start(engine: &Weak<Inner>, id: RecordId) -> Option<Self> {
-        let is_first = engine.upgrade()?.flights.start_probe(id);
-        let engine = engine.clone();
-        // Created only for the first probe, because dropping it clears the mark.
-        is_first.then(|| Self { engine, id })
-    }
-}
-
-impl Drop for Probing {
-    fn drop(&mut self) {
-        if let Some(inner) = self.engine.upgrade() {
-            inner.flights.end_probe(self.id);
-        }
-    }
-}
-
-/// Looks for the receipt, then runs the probe, and stores the result.
-/// Returns whether the record was settled or has changed, so that a claim may be repeated.
-pub(super) async fn resolve(probing: Probing, intent: Intent, doubt: Doubt) -> bool {
-    let id = probing.id;
-    if let (Some(witness), Some(inner)) = (&intent.receipts, probing.engine.upgrade()) {
-        match inner.end_by_receipt(witness, (id, doubt), &intent).await {
-            Ok(true) => return true,
-            Ok(false) => {}
-            Err(error) => {
-                tracing::warn!(record = %id, %error, "cannot look up the receipt of an unknown outcome");
-            }
-        }
-    }
-    // Until then the old attempt may still act.
-    if !doubt.settle_left.is_zero() {
-        return false;
-    }
-    let (Some(probe), Some(inner)) = (&intent.probe, probing.engine.upgrade()) else {
-        return false;
-    };
-    inner.tally.count(Count::Probed);
-    drop(inner);
-    let asked = timeout(intent.terms.timeout, probe.probe(&intent, doubt)).await;
-    let end = match asked.unwrap_or(Finding::Unknown) {
-        Finding::Unknown => return false,
-        Finding::NeverHappened => Settlement::NeverHappened,
-        Finding::Happened(outcome) => Settlement::Complete {
-            outcome: outcome.sealed(id),
-            retention: intent.terms.retention,
-            remember: intent.terms.remember,
-        },
-    };
-    let Some(inner) = probing.engine.upgrade() else {
-        return false;
-    };
-    let place = (id, doubt.fence);
-    let settling = inner.settle_as(place, end, intent.audit.as_ref(), "probe");
-    match settling.await {
-        Ok(Settled::Applied) => {
-            inner.tally.count(Count::Resolved);
-            true
-        }
-        // Another settlement was faster: claim again.
-        Ok(Settled::Fenced) => true,
-        Ok(Settled::TooEarly { .. }) => false,
-        Err(error) => {
-            tracing::warn!(record = %id, %error, "cannot store the result of the probe");
-            false
-        }
     }
 }

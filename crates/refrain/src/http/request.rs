@@ -1,0 +1,552 @@
+//! The path of a guarded request: its states, and the future that drives it from matched to replied.
+//!
+//! ```text
+//!  MatchedRequest --> ReadingBody --> Claiming --> Running ---> Replied
+//!     |   |                              |  +----> Replaying
+//!     |   +--> Observing --> Replied     +-------> Unclaimed --> Passing or Replied
+//!     +--> Passing
+//! ```
+//!
+//! Any state before `Running` can end in `Replied` with a problem. Most requests need no waiting before they run: the body
+//! has arrived, and the store replies at once. Such a request skips `ReadingBody` and `Claiming`, without a future for them.
+
+use std::{
+    fmt,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, Waker, ready},
+};
+
+use bytes::Bytes;
+use http::{Method, Request, Response, request::Parts};
+use pin_project_lite::pin_project;
+use tokio::time::Instant;
+use tower_service::Service;
+
+use super::{
+    Decision, REFRAIN_OUTCOME,
+    body::{Body, Carried, Guarded, marked},
+    budget::{OverBudget, Share},
+    capture::{ReadBody, ReadResult, Reading},
+    decision::DecisionReport,
+    extract::{self, HeadKey},
+    layer::LayerState,
+    observe::observe,
+    probe::HttpProbe,
+    problem::{self, Code, Problem},
+    reply::{self, Replay},
+    run::DetachedExecution,
+    settle::{Execution, ReplyResult},
+    streamed,
+};
+use crate::{
+    Error, ErrorKind, Intent, Key, Operation, Outcome, Verdict,
+    engine::{ClaimReply, Count, Guard},
+    policy::{Match, Mode, OnStoreFailure},
+    receipts::{Standing, Witness},
+    record::Doubt,
+};
+
+type NextState<F, R, E> = Pin<Box<dyn Future<Output = RequestState<F, R, E>> + Send>>;
+
+/// State of a request with body `B` to the service `S`.
+type StateOf<S, B, R> = RequestState<
+    <S as Service<Request<Body<B>>>>::Future,
+    R,
+    <S as Service<Request<Body<B>>>>::Error,
+>;
+
+pin_project! {
+    /// State of a request. Large states are boxed, because the state is moved.
+    #[project = StateProjection]
+    pub(super) enum RequestState<F, R, E>
+    where
+        R: Send,
+        R: 'static,
+        E: Send,
+        E: 'static,
+    {
+        /// Known: the operation, and the key if the head has one. The body has not arrived completely.
+        /// Durable: nothing. A disconnect ends the request.
+        ReadingBody { next: NextState<F, R, E> },
+        /// Known: key, scope, fingerprint and credential. The store has not replied, or a request in flight is waited for.
+        /// Durable: perhaps the claim. A disconnect releases it, because nothing was executed for it.
+        Claiming { next: NextState<F, R, E> },
+        /// Known: the claim failed, so it is not known whether the request is a duplicate.
+        /// Durable: perhaps the claim, which the engine releases once the store answers.
+        Unclaimed { next: NextState<F, R, E> },
+        /// Known: the operation has `mode = "observe"`, so the request passes and is recorded in the background.
+        /// Durable: nothing that a replay uses.
+        Observing { next: NextState<F, R, E> },
+        /// Known: the request is unguarded, has no key, or passes without the store. The inner service was called.
+        /// Durable: nothing. A disconnect cancels the call.
+        Passing { #[pin] future: F, decision: Option<Decision> },
+        /// Known: the grant with its fence. The inner service was called; its response settles the record.
+        /// Durable: the claim, at the end the outcome. A disconnect cancels nothing.
+        Running { execution: DetachedExecution<R, E> },
+        /// Known: the outcome of the first request. Durable: that outcome. `None` after it was returned.
+        Replaying { replay: Option<Replay> },
+        /// Known: the reply. `None` after it was returned.
+        Replied { reply: Option<ReplyResult<R, E>> },
+    }
+}
+
+impl<F, R: Send + 'static, E: Send + 'static> RequestState<F, R, E> {
+    pub(super) fn replied(response: Response<Body<R>>) -> Self {
+        let reply = Some(Ok(Box::new(response)));
+        Self::Replied { reply }
+    }
+}
+
+pin_project! {
+    /// The response future of a [`RefrainService`](super::RefrainService).
+    pub struct ResponseFuture<F, R, E>
+    where
+        R: Send,
+        R: 'static,
+        E: Send,
+        E: 'static,
+    {
+        report: Option<DecisionReport>,
+        #[pin]
+        pub(super) state: RequestState<F, R, E>,
+    }
+}
+
+impl<F, R: Send, E: Send> ResponseFuture<F, R, E> {
+    /// A request in this state, reported to the observer when it ends.
+    pub(super) fn new(report: Option<DecisionReport>, state: RequestState<F, R, E>) -> Self {
+        Self { report, state }
+    }
+}
+
+impl<F, R, E> Future for ResponseFuture<F, R, E>
+where
+    F: Future<Output = Result<Response<R>, E>>,
+    R: Send + 'static,
+    E: Send + 'static,
+{
+    type Output = Result<Response<Body<R>>, E>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        let reply = loop {
+            let next = match this.state.as_mut().project() {
+                StateProjection::ReadingBody { next }
+                | StateProjection::Claiming { next }
+                | StateProjection::Unclaimed { next }
+                | StateProjection::Observing { next } => ready!(next.as_mut().poll(context)),
+                StateProjection::Passing { future, decision } => {
+                    let polled = ready!(future.poll(context));
+                    break polled.map(|response| passed(response, *decision));
+                }
+                StateProjection::Running { execution } => {
+                    break ready!(Pin::new(execution).poll(context)).map(|response| *response);
+                }
+                StateProjection::Replaying { replay } => match replay.take() {
+                    Some(replay) => break Ok(replay.into_response()),
+                    None => return Poll::Pending,
+                },
+                StateProjection::Replied { reply } => match reply.take() {
+                    Some(reply) => break reply.map(|response| *response),
+                    None => return Poll::Pending,
+                },
+            };
+            this.state.set(next);
+        };
+        if let Some(report) = this.report.take() {
+            report.send(match &reply {
+                Ok(response) => response.body().decision,
+                Err(_) => Some(Decision::Failed),
+            });
+        }
+        Poll::Ready(reply)
+    }
+}
+
+/// An unguarded response, without the `Refrain-Outcome` header.
+fn passed<R>(mut response: Response<R>, decision: Option<Decision>) -> Response<Body<R>> {
+    response.headers_mut().remove(REFRAIN_OUTCOME);
+    let mut response = response.map(Body::through);
+    response.body_mut().decision = decision;
+    response
+}
+
+impl<F, R: Send, E: Send> fmt::Debug for ResponseFuture<F, R, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ResponseFuture")
+    }
+}
+
+/// A request that matched a guarded operation, on its way to a verdict. It borrows as long as it does not wait,
+/// so that a replay takes and clones nothing.
+pub(super) struct MatchedRequest<'a, S> {
+    pub(super) shared: &'a Arc<LayerState>,
+    pub(super) inner: ReadyService<'a, S>,
+    pub(super) found: &'a mut Match,
+    pub(super) head: &'a mut Parts,
+    /// When the request began, or was resumed after its body was read.
+    pub(super) since: Instant,
+}
+
+/// The inner service that was polled ready. It must be the one that is called.
+pub(super) enum ReadyService<'a, S> {
+    /// Of the connection, whose next request needs a service as well.
+    Lent(&'a mut S),
+    /// Of this request alone.
+    Own(S),
+}
+
+impl<S: Clone> ReadyService<'_, S> {
+    fn take(self) -> S {
+        match self {
+            Self::Lent(inner) => {
+                let clone = inner.clone();
+                std::mem::replace(inner, clone)
+            }
+            Self::Own(inner) => inner,
+        }
+    }
+}
+
+// From matched to a verdict, in this order.
+impl<S> MatchedRequest<'_, S> {
+    /// Looks for the key in the head, and reads the body.
+    pub(super) fn matched<B: Carried, R: Carried>(self, body: B) -> StateOf<S, B, R>
+    where
+        S: Guarded<B, R>,
+    {
+        let operation = &*self.found.operation;
+        if operation.mode == Mode::Observe {
+            return self.observe(body);
+        }
+        if operation.audit_required && self.shared.engine.audit().is_none() {
+            return self.refuse(&problem::no_audit_log());
+        }
+        let key = match extract::head_key(&operation.key, operation.syntax, &self.head.headers) {
+            // A signed request is verified before its key is used, which needs the body.
+            _ if operation.signature.is_some() => None,
+            Ok(HeadKey::Absent) if operation.required => {
+                return self.refuse(&problem::no_key(operation));
+            }
+            Ok(HeadKey::Absent) => return self.pass(Body::through(body), Decision::Passed),
+            Ok(HeadKey::Found(key)) => Some(key),
+            Ok(HeadKey::NeedsBody) => None,
+            Err(error) => return self.refuse(&problem::invalid_key(&error)),
+        };
+        let share = Share::refusable(&self.shared.budget);
+        let mut reading = Reading::new(body, self.request_bytes_max(), share);
+        if let Poll::Ready(read) = poll_once(&mut reading) {
+            return self.body_read(key, read);
+        }
+        let request = self.hold();
+        let next = Box::pin(async move {
+            let read = reading.await;
+            request.resume(|it| it.body_read::<B, R>(key, read))
+        });
+        RequestState::ReadingBody { next }
+    }
+
+    /// Claims, now that the body was read; `key` is the key in the head.
+    fn body_read<B: Carried, R: Carried>(
+        self,
+        key: Option<Key>,
+        read: ReadResult<B>,
+    ) -> StateOf<S, B, R>
+    where
+        S: Guarded<B, R>,
+    {
+        let body = match read {
+            Ok((body, None)) => body,
+            Ok((_, Some(_))) => return self.refuse(&self.too_large()),
+            Err(error) if error.is::<OverBudget>() => return self.refuse(&self.over_budget()),
+            Err(error) => return self.refuse(&problem::unreadable(&error)),
+        };
+        let intent = match self.intent(key, &body.bytes) {
+            Ok(Some(intent)) => intent,
+            Ok(None) => return self.pass(body.into_body::<B>(None), Decision::Passed),
+            Err(problem) => return self.refuse(&problem),
+        };
+        let mut claim = self.shared.engine.send_claim(intent, self.since);
+        if let Poll::Ready((reply, intent)) = poll_once(&mut claim) {
+            return self.claimed::<B, R>(intent, body, reply);
+        }
+        let (request, claim) = (self.hold(), Box::new(claim));
+        let next = Box::pin(async move {
+            let (reply, intent) = claim.await;
+            request.resume(|it| it.claimed::<B, R>(intent, body, reply))
+        });
+        RequestState::Claiming { next }
+    }
+
+    /// Executes the operation if the claim was granted, and otherwise replies.
+    fn claimed<B: Carried, R: Carried>(
+        self,
+        intent: Box<Intent>,
+        body: ReadBody,
+        reply: Result<ClaimReply, Error>,
+    ) -> StateOf<S, B, R>
+    where
+        S: Guarded<B, R>,
+    {
+        let verdict = match reply {
+            Ok(ClaimReply::Verdict(verdict)) => verdict,
+            Ok(ClaimReply::Refused(outcome)) => {
+                let response = reply::answer(&outcome, self.is_to_head());
+                return RequestState::replied(marked(Decision::Refused, response));
+            }
+            Ok(ClaimReply::Live(live)) => {
+                return RequestState::replied(streamed::follow(self.shared, &live));
+            }
+            Err(error) => return self.unclaimed::<B, R>(error, body),
+        };
+        match verdict {
+            Verdict::Granted(guard) => self.run::<B, R>(intent, body, guard),
+            Verdict::Replay(outcome) if outcome.is_body_kept() => self.replay(outcome),
+            Verdict::Indeterminate(doubt) if self.will_be_known(&doubt) => {
+                self.refuse(&problem::unknown_before(&doubt).with_advice("wait"))
+            }
+            verdict => {
+                let acknowledged = reply::acknowledged(&self.found.operation, &verdict);
+                let otherwise = || reply::to_verdict(self.shared, &verdict);
+                RequestState::replied(acknowledged.unwrap_or_else(otherwise))
+            }
+        }
+    }
+}
+
+// The states that a request changes to.
+impl<S> MatchedRequest<'_, S> {
+    fn run<B: Carried, R: Carried>(
+        self,
+        intent: Box<Intent>,
+        body: ReadBody,
+        guard: Guard,
+    ) -> StateOf<S, B, R>
+    where
+        S: Guarded<B, R>,
+    {
+        let execution = Execution {
+            shared: self.shared.clone(),
+            operation: self.found.operation.clone(),
+            intent,
+            is_to_head: self.is_to_head(),
+        };
+        let request = Request::from_parts(take_head(self.head), body.into_body::<B>(None));
+        let execution = execution.start(self.inner.take(), request, guard);
+        RequestState::Running { execution }
+    }
+
+    fn replay<F, R: Send + 'static, E: Send + 'static>(
+        &self,
+        outcome: Outcome,
+    ) -> RequestState<F, R, E> {
+        let bytes = outcome.content().len();
+        let Some(share) = Share::of_replay(&self.shared.budget, bytes) else {
+            return self.refuse(&self.over_budget());
+        };
+        let replay = Replay::new(outcome, self.is_to_head()).counted(share);
+        RequestState::Replaying {
+            replay: Some(replay),
+        }
+    }
+
+    fn refuse<F, R: Send + 'static, E: Send + 'static>(
+        &self,
+        problem: &Problem,
+    ) -> RequestState<F, R, E> {
+        RequestState::replied(self.shared.refuse(problem))
+    }
+
+    /// Lets the request pass unguarded.
+    fn pass<B: Carried, R: Carried>(self, body: Body<B>, decision: Decision) -> StateOf<S, B, R>
+    where
+        S: Guarded<B, R>,
+    {
+        let request = Request::from_parts(take_head(self.head), body);
+        RequestState::Passing {
+            future: self.inner.take().call(request),
+            decision: Some(decision),
+        }
+    }
+
+    fn observe<B: Carried, R: Carried>(self, body: B) -> StateOf<S, B, R>
+    where
+        S: Guarded<B, R>,
+    {
+        let mut request = self.hold();
+        let next = Box::pin(async move {
+            let HeldRequest {
+                shared,
+                found,
+                head,
+                ..
+            } = &request;
+            let (body, observation) = observe(shared, found, head, body);
+            let Some(observation) = observation else {
+                return request.resume(|it| it.pass::<B, R>(body, Decision::Observed));
+            };
+            let calling = request.inner.call(Request::from_parts(request.head, body));
+            let reply = calling.await.map(|it| Box::new(observation.end(it)));
+            RequestState::Replied { reply: Some(reply) }
+        });
+        RequestState::Observing { next }
+    }
+
+    fn unclaimed<B: Carried, R: Carried>(self, error: Error, body: ReadBody) -> StateOf<S, B, R>
+    where
+        S: Guarded<B, R>,
+    {
+        let request = self.hold();
+        let next = Box::pin(async move {
+            match may_pass(&request.shared, &request.found.operation, &error).await {
+                Ok(()) => {
+                    request.resume(|it| it.pass::<B, R>(body.into_body(None), Decision::Unguarded))
+                }
+                Err(problem) => RequestState::replied(request.shared.refuse(&problem)),
+            }
+        });
+        RequestState::Unclaimed { next }
+    }
+
+    /// Takes everything that the request needs to continue after a wait.
+    fn hold(self) -> HeldRequest<S>
+    where
+        S: Clone,
+    {
+        HeldRequest {
+            shared: self.shared.clone(),
+            inner: self.inner.take(),
+            found: self.found.take(),
+            head: take_head(self.head),
+        }
+    }
+}
+
+/// A request that waits.
+struct HeldRequest<S> {
+    shared: Arc<LayerState>,
+    inner: S,
+    found: Match,
+    head: Parts,
+}
+
+impl<S> HeldRequest<S> {
+    /// Continues after the wait.
+    fn resume<T>(mut self, next: impl FnOnce(MatchedRequest<'_, S>) -> T) -> T {
+        next(MatchedRequest {
+            shared: &self.shared,
+            inner: ReadyService::Own(self.inner),
+            found: &mut self.found,
+            head: &mut self.head,
+            since: Instant::now(),
+        })
+    }
+}
+
+/// Checks whether a request may pass unguarded although its claim failed; if not, returns the problem to refuse it with.
+async fn may_pass(
+    shared: &LayerState,
+    operation: &Operation,
+    error: &Error,
+) -> Result<(), Box<Problem>> {
+    let is_unaudited = error.kind() == ErrorKind::Unaudited;
+    if let Some(suppressed) = shared.failed_claims.pass() {
+        let cause = match is_unaudited {
+            true => "the audit log",
+            false => "the store or the receipts",
+        };
+        tracing::error!(operation = %operation.name, %error, suppressed, "a claim failed because of {cause}");
+    }
+    if !is_unaudited && operation.on_store_failure == OnStoreFailure::Refuse {
+        return Err(Box::new(problem::no_store()));
+    }
+    let is_written = !is_unaudited
+        && (!operation.is_audited()
+            || shared.engine.audit_unguarded(&operation.name).await.is_ok());
+    if !is_written {
+        return Err(Box::new(problem::unaudited()));
+    }
+    shared.engine.tally().count(Count::Unguarded);
+    Ok(())
+}
+
+/// Takes the head of a request, and leaves an empty one.
+pub(super) fn take_head(head: &mut Parts) -> Parts {
+    let (empty, ()) = Request::new(()).into_parts();
+    std::mem::replace(head, empty)
+}
+
+/// Polls without a waker: the future is polled again when it is awaited.
+fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+// The facts of a request, and its problems.
+impl<S> MatchedRequest<'_, S> {
+    fn is_to_head(&self) -> bool {
+        self.head.method == Method::HEAD
+    }
+
+    /// The intent of the request; `None` if it has no key, and needs none.
+    fn intent(
+        &self,
+        in_head: Option<Key>,
+        body: &Bytes,
+    ) -> Result<Option<Box<Intent>>, Box<Problem>> {
+        let (operation, head) = (&*self.found.operation, &*self.head);
+        extract::verify(self.shared, operation, &head.headers, body)
+            .map_err(|why| Problem::new(Code::SignatureInvalid, format!("{why}.")))?;
+        let key = match in_head {
+            Some(key) => Some(key),
+            None => self
+                .find_key(body)
+                .map_err(|error| problem::invalid_key(&error))?,
+        };
+        let key = match key {
+            Some(key) => key,
+            None if operation.required => return Err(Box::new(problem::no_key(operation))),
+            None => return Ok(None),
+        };
+        let mut intent = extract::intent(self.shared, self.found, key, head, body)
+            .map_err(|error| problem::invalid_key(&error))?;
+        if operation.is_audited() {
+            intent.audit = Some(operation.name.as_str().into());
+        }
+        if let (Some(_), Some(ask)) = (&operation.probe, &self.shared.probes) {
+            intent.probe = Some(Arc::new(HttpProbe::new(ask, self.found, &head.headers)));
+        }
+        Ok(Some(Box::new(intent)))
+    }
+
+    fn find_key(&self, body: &Bytes) -> Result<Option<Key>, Error> {
+        let (operation, head) = (&self.found.operation, &*self.head);
+        let content = extract::content(head, body);
+        let uri = self.shared.uri(head);
+        extract::find_key(&operation.key, operation.syntax, head, &uri, &content)
+    }
+
+    /// Whether a retry later learns the outcome: a receipt appears, or the key is released once the attempt can no longer commit.
+    fn will_be_known(&self, doubt: &Doubt) -> bool {
+        let is_unproven = |witness: &Arc<Witness>| witness.standing() == Standing::Unproven;
+        let witness = self.shared.witness(&self.found.operation);
+        !doubt.settle_left.is_zero() && witness.is_some_and(is_unproven)
+    }
+
+    /// The cap for request bodies: a body that never fits into the budget is over the cap, too.
+    fn request_bytes_max(&self) -> usize {
+        let fits = self.shared.budget.body_bytes_max();
+        self.found.operation.request_bytes_max.min(fits)
+    }
+
+    fn too_large(&self) -> Problem {
+        let bytes_max = self.request_bytes_max();
+        let detail = format!("The body may have at most {bytes_max} bytes.");
+        Problem::new(Code::RequestTooLarge, detail)
+    }
+
+    fn over_budget(&self) -> Problem {
+        self.shared.engine.tally().count(Count::OverBudget);
+        problem::over_budget()
+    }
+}
