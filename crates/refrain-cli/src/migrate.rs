@@ -4,7 +4,10 @@ use std::{path::PathBuf, process::ExitCode};
 
 use refrain::{
     ErrorKind,
-    policy::{Address, Secrets, Settings},
+    policy::{
+        Address, Secrets, Settings,
+        schemes::{self, Backend, BackendId},
+    },
 };
 use refrain_stores::postgres::{self, Migrated};
 use serde_json::json;
@@ -165,14 +168,19 @@ fn address(args: &Args) -> Result<Option<String>, String> {
     if !is_given && args.config.is_none() {
         return Ok(None);
     }
-    let store = loaded.settings.store.last();
-    match store.map(|store| (store, store.scheme())) {
-        Some((store, "postgres" | "postgresql")) => Ok(Some(store.as_str().into())),
-        Some((_, scheme)) => Err(format!(
-            "a {scheme}: store has no tables; this is for postgres://… addresses"
-        )),
-        None => Ok(None),
+    let Some(store) = loaded.settings.store.last() else {
+        return Ok(None);
+    };
+    let row = Backend::named(store.scheme()).and_then(|it| it.store);
+    if row.is_some_and(|it| it.has_tables) {
+        return Ok(Some(store.as_str().into()));
     }
+    let others = schemes::stores().filter(|(_, it)| it.has_tables);
+    let others = schemes::alternatives(others.map(|(_, it)| it.usage()));
+    let scheme = store.scheme();
+    Err(format!(
+        "a {scheme}: store has no tables; this is for {others} addresses"
+    ))
 }
 
 /// A database other than the store: from the flag, `REFRAIN_NAME`, the file that `REFRAIN_NAME_FILE` names, or refrain.toml.
@@ -216,8 +224,10 @@ fn databases(name: &str, settings: &Settings) -> Vec<Address> {
         }
         "queue" => {
             let brokers = workers.map(|it| &it.source).chain(relays.map(|it| &it.to));
-            let is_meant = |it: &&Address| it.scheme().starts_with("postgres");
-            brokers.filter(is_meant).cloned().collect()
+            let is_postgres = |it: &&Address| {
+                Backend::named(it.scheme()).is_some_and(|it| it.id == BackendId::Postgres)
+            };
+            brokers.filter(is_postgres).cloned().collect()
         }
         _ => relays.map(|it| it.outbox.clone()).collect(),
     };

@@ -54,6 +54,8 @@ pub use probe::Probe;
 
 mod rules;
 
+pub mod schemes;
+
 mod signature;
 pub use signature::{Signature, SigningSecret, Unverified};
 

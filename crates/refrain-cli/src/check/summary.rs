@@ -5,7 +5,9 @@ use refrain::{
     fingerprint::Part,
     policy::{
         Address, Mode, OnStoreFailure, Operation, Paths, RelaySettings, ReplayTo, Reply, Settings,
-        Signature, Warning, units::Span,
+        Signature, Warning,
+        schemes::{Backend, ClaimDurability},
+        units::Span,
     },
 };
 
@@ -94,18 +96,22 @@ fn warnings(settings: &Settings) -> String {
 }
 
 /// A requirement that only the running store can confirm.
-fn caveat(settings: &Settings) -> &'static str {
+fn caveat(settings: &Settings) -> String {
     // Claims are kept in the last store named.
-    let is_redis = |url: &Address| url.scheme().starts_with("redis");
+    let backend = settings.store.last().map(Address::scheme);
+    let backend = backend.and_then(Backend::named);
+    let store = backend.and_then(|it| Some((it.title, it.store?.durability)));
     let mut operations = settings.policy.operations();
-    let is_told =
-        settings.store.last().is_some_and(is_redis) && operations.any(Operation::needs_every_claim);
-    match is_told {
-        true => {
-            "\n\nAt-most-once on Redis needs a server that loses no claims: appendonly yes, appendfsync always, no replicas.\n\
-             The proxy looks when it starts, and refuses any other unless accept_lossy_claims = true."
+    match store {
+        Some((title, ClaimDurability::Configured(configuration)))
+            if operations.any(Operation::needs_every_claim) =>
+        {
+            format!(
+                "\n\nAt-most-once on {title} needs a server that loses no claims: {configuration}.\n\
+                 The proxy looks when it starts, and refuses any other unless accept_lossy_claims = true."
+            )
         }
-        false => "",
+        _ => String::new(),
     }
 }
 

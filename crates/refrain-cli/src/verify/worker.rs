@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc};
 use refrain::{
     Guarantee,
     consume::{Broker, Source},
-    policy::redacted,
+    policy::{redacted, schemes::broker_usage},
 };
 use refrain_verify::verify::{
     self, Counting, Process, Report,
@@ -22,8 +22,7 @@ pub(crate) struct WorkerArgs {
     /// Test a consumer of messages through its broker
     #[arg(long, conflicts_with_all = ["url", "op", "openapi"])]
     worker: bool,
-    /// The broker: nats://, amqp://, redis:// or postgres://
-    #[arg(long, value_name = "URL", requires = "worker")]
+    #[arg(long, value_name = "URL", requires = "worker", help = broker_help())]
     broker: Option<String>,
     /// The queue, stream or subject that the consumer reads
     #[arg(long, value_name = "NAME", requires = "worker")]
@@ -52,6 +51,10 @@ impl WorkerArgs {
     pub(super) fn is_meant(&self) -> bool {
         self.worker
     }
+}
+
+fn broker_help() -> String {
+    format!("The broker: {}", broker_usage())
 }
 
 fn guarantee(text: &str) -> Result<Guarantee, String> {

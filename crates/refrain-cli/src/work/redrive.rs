@@ -3,7 +3,7 @@
 use refrain::{
     AuditLog, Engine,
     consume::{Redrive, Redriven},
-    policy::WorkerSettings,
+    policy::{WorkerSettings, schemes::Backend},
 };
 use serde_json::{Value, json};
 
@@ -69,7 +69,8 @@ async fn of(
     let dead = refrain_brokers::open(&dead_source(worker, dead_letter)).await?;
     let to = refrain_brokers::open_publisher(worker.source.as_str()).await?;
     let mut redrive = Redrive::new(dead.clone(), to, engine.clone());
-    redrive = match goes_by_queue(worker.source.as_str()) {
+    let broker = Backend::named(worker.source.scheme()).and_then(|it| it.broker);
+    redrive = match broker.is_some_and(|it| it.redrives_to_queue) {
         true => redrive.with_destination(&worker.queue),
         false => redrive.with_fallback(&worker.queue),
     };
@@ -79,12 +80,6 @@ async fn of(
     let redriven = redrive.run().await;
     close(&*dead).await;
     redriven
-}
-
-/// Whether a letter is sent to the worker's queue and not to the source that it names: the RabbitMQ exchange that it came through
-/// may feed other queues as well. With other brokers its source is the stream itself, or a subject of it.
-fn goes_by_queue(source: &str) -> bool {
-    source.starts_with("amqp")
 }
 
 fn told(dead_letter: &str, it: Redriven) -> String {

@@ -1,6 +1,9 @@
 //! Settings for all operations: asked for, unless an existing policy has them.
 
-use refrain::policy::{Address, File};
+use refrain::policy::{
+    Address, File,
+    schemes::{self, AddressForm, Backend, ClaimDurability},
+};
 use toml_edit::value;
 
 use super::{Given, Ground, Tell};
@@ -136,43 +139,37 @@ pub(super) fn store(
     if let Some(store) = ground.told("store", given.store.as_ref(), tell)? {
         return Ok(store);
     }
-    for (engine, place) in [("PostgreSQL", &found.postgres), ("Redis", &found.redis)] {
-        if let Some(place) = place {
-            tell.say(&format!("{} names {engine}.", place.display()));
-        }
+    for (server, place) in &found.servers {
+        tell.say(&format!("{} names {}.", place.display(), server.title));
     }
+    let durable = schemes::stores().filter(|(_, it)| it.durability != ClaimDurability::UntilExit);
+    let mut choices: Vec<(String, String)> = durable
+        .map(|(it, store)| {
+            (
+                store.schemes[0].into(),
+                format!("{}: {}", it.title, store.summary),
+            )
+        })
+        .collect();
+    let tiered = "Redis in front of PostgreSQL: replays from memory, truth in SQL";
+    choices.push((TIERED.into(), tiered.into()));
     let kind = interview.ask(&Question {
         name: "store".into(),
         text: "Where are keys and outcomes kept?".into(),
         why: "One process needs nothing but a folder; several share an engine, which then has to be up for anything to be guarded.",
         default: "file".into(),
-        kind: Kind::Choice(
-            [
-                ("file", "in a folder: one process, durable, nothing to set up"),
-                ("postgres", "PostgreSQL: many processes, durable, allows exactly-once"),
-                ("redis", "Redis: many processes, quick; it must not evict, and may lose the last moments"),
-                ("tiered", "Redis in front of PostgreSQL: replays from memory, truth in SQL"),
-            ]
-            .map(|(kind, label)| (kind.into(), label.into()))
-            .into(),
-        ),
+        kind: Kind::Choice(choices),
     })?;
-    let mut store = Vec::new();
-    if kind == "file" {
-        return Ok(vec!["file:refrain-data".into()]);
-    }
-    if kind != "postgres" {
-        store.push(address("redis", "redis://127.0.0.1:6379", interview)?);
-    }
-    if kind != "redis" {
-        store.push(address(
-            "postgres",
-            "postgres://refrain@127.0.0.1/refrain",
-            interview,
-        )?);
-    }
-    Ok(store)
+    let chosen = match &*kind {
+        TIERED => vec!["redis", "postgres"],
+        scheme => vec![scheme],
+    };
+    let addresses = chosen.into_iter().map(|scheme| address(scheme, interview));
+    addresses.collect()
 }
+
+/// The choice of a front and a store behind it.
+const TIERED: &str = "tiered";
 
 /// Passwords do not belong in the policy, which many people can read.
 const NO_PASSWORD: &str =
@@ -183,11 +180,14 @@ fn has_password(address: &str) -> bool {
     Address::new(address).to_string() != address
 }
 
-fn address(scheme: &str, default: &str, interview: &mut Interview) -> Result<String, NoAnswer> {
+fn address(scheme: &str, interview: &mut Interview) -> Result<String, NoAnswer> {
+    let store = Backend::named(scheme).and_then(|it| it.store);
+    let Some(store) = store.filter(|it| it.form == AddressForm::Url) else {
+        return Ok(store.map_or(scheme, |it| it.example).into());
+    };
+    let default = store.example;
     let check = |typed: &str| {
-        if !typed.starts_with(&format!("{scheme}://"))
-            && !typed.starts_with(&format!("{scheme}s://"))
-        {
+        if !store.accepts(typed) {
             return Err(format!("an address such as {default}"));
         }
         match has_password(typed) {
