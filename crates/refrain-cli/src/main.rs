@@ -7,32 +7,47 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 mod audit;
-#[cfg(test)]
+#[cfg(all(test, feature = "lint", feature = "tools"))]
 mod book;
-mod chaos;
 mod check;
 mod client;
 mod completions;
 mod demo;
 mod explain;
-mod find;
-mod init;
 mod key;
-#[cfg(feature = "lint")]
-mod lint;
-mod marks;
 mod mcp;
 mod migrate;
 mod output;
-mod plan;
 mod proxy;
 mod records;
 mod relay;
 mod settings;
 mod skill;
 mod store;
-mod verify;
 mod work;
+
+// The developer tools. A build without them has the same commands, which print how to rebuild.
+#[cfg(feature = "tools")]
+mod chaos;
+#[cfg(feature = "tools")]
+mod find;
+#[cfg(feature = "tools")]
+mod init;
+#[cfg(feature = "lint")]
+mod lint;
+#[cfg(feature = "tools")]
+mod marks;
+#[cfg(feature = "tools")]
+mod plan;
+#[cfg(feature = "tools")]
+mod verify;
+
+#[cfg(not(all(feature = "lint", feature = "tools")))]
+mod left_out;
+#[cfg(not(feature = "lint"))]
+use left_out as lint;
+#[cfg(not(feature = "tools"))]
+use {left_out as chaos, left_out as init, left_out as plan, left_out as verify};
 
 /// mimalloc, because the proxy mixes a few small long-lived allocations with many short-lived ones, and the system allocator is slow at that.
 #[global_allocator]
@@ -93,7 +108,6 @@ enum Command {
     Init(init::Args),
     Plan(plan::Args),
     Check(check::Args),
-    #[cfg(feature = "lint")]
     Lint(lint::Args),
     Key(key::Args),
     Explain(explain::Args),
@@ -124,7 +138,6 @@ fn main() -> ExitCode {
         Command::Init(args) => init::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Check(args) => check::run(&args),
-        #[cfg(feature = "lint")]
         Command::Lint(args) => lint::run(&args),
         Command::Key(args) => key::run(&args),
         Command::Explain(args) => explain::run(&args),
