@@ -33,7 +33,9 @@ pub use address::{Address, redacted};
 mod class;
 pub use class::Class;
 
+#[cfg(feature = "policy-file")]
 mod file;
+#[cfg(feature = "policy-file")]
 pub use file::{
     Authorization, AuthorizationScheme, ConfigError, File, HostHeader, Problem, ProxySettings,
     RelaySettings, Secrets, Settings, WorkerSettings,

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::{Operation, Terms, WorkerSettings, schemes::Backend, units::Span};
+use super::{Operation, Terms, units::Span};
+#[cfg(feature = "policy-file")]
+use super::{WorkerSettings, schemes::Backend};
 use crate::key::{Sender, Source};
 
 /// Warning about a valid but probably unintended setting.
@@ -81,6 +83,7 @@ fn redelivery(operation: &Operation) -> Option<Redelivery> {
 }
 
 /// Returns the warnings about this worker.
+#[cfg(feature = "policy-file")]
 pub(super) fn of_worker(worker: &WorkerSettings) -> Vec<Warning> {
     let warning = |message: &str, help: &str| Warning {
         name: worker.name.clone(),
