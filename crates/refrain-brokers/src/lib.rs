@@ -8,7 +8,10 @@ use std::sync::Arc;
 use refrain::{
     Error, ErrorKind, Result,
     consume::{Broker, DeadLetter, Publisher, Source},
-    policy::Address,
+    policy::{
+        Address,
+        schemes::{Backend, BackendId, broker_usage},
+    },
 };
 
 #[cfg(feature = "kafka")]
@@ -50,23 +53,22 @@ struct BrokersPage;
 /// broker's `connect`.
 pub async fn open(source: &Source) -> Result<Arc<dyn Broker>> {
     source.url.check()?;
-    let url = source.url.as_str();
-    match scheme(url) {
+    match supported(&source.url)? {
         #[cfg(feature = "kafka")]
-        "kafka" => Ok(Arc::new(kafka::Kafka::connect(source).await?)),
+        BackendId::Kafka => Ok(Arc::new(kafka::Kafka::connect(source).await?)),
         #[cfg(feature = "nats")]
-        "nats" | "tls" => Ok(Arc::new(Box::pin(nats::Nats::connect(source)).await?)),
+        BackendId::Nats => Ok(Arc::new(Box::pin(nats::Nats::connect(source)).await?)),
         #[cfg(feature = "amqp")]
-        "amqp" | "amqps" => Ok(Arc::new(Box::pin(rabbitmq::Rabbit::connect(source)).await?)),
+        BackendId::RabbitMq => Ok(Arc::new(Box::pin(rabbitmq::Rabbit::connect(source)).await?)),
         #[cfg(feature = "postgres")]
-        "postgres" | "postgresql" => Ok(Arc::new(postgres::PostgresQueue::connect(source).await?)),
+        BackendId::Postgres => Ok(Arc::new(postgres::PostgresQueue::connect(source).await?)),
         #[cfg(feature = "redis")]
-        "redis" | "rediss" => Ok(Arc::new(
+        BackendId::Redis => Ok(Arc::new(
             redis_streams::RedisStreams::connect(source).await?,
         )),
         #[cfg(feature = "sqs")]
-        "sqs" => Ok(Arc::new(sqs::Sqs::connect(source).await?)),
-        _ => Err(unknown(url)),
+        BackendId::Sqs => Ok(Arc::new(sqs::Sqs::connect(source).await?)),
+        _ => Err(unknown(&source.url)),
     }
 }
 
@@ -75,23 +77,24 @@ pub async fn open(source: &Source) -> Result<Arc<dyn Broker>> {
 /// # Errors
 /// As for [`open`].
 pub async fn open_publisher(url: &str) -> Result<Arc<dyn Publisher>> {
-    Address::new(url).check()?;
-    match scheme(url) {
+    let address = Address::new(url);
+    address.check()?;
+    match supported(&address)? {
         #[cfg(feature = "kafka")]
-        "kafka" => Ok(Arc::new(kafka::KafkaPublisher::connect(url).await?)),
+        BackendId::Kafka => Ok(Arc::new(kafka::KafkaPublisher::connect(url).await?)),
         #[cfg(feature = "nats")]
-        "nats" | "tls" => Ok(Arc::new(Box::pin(nats::NatsPublisher::connect(url)).await?)),
+        BackendId::Nats => Ok(Arc::new(Box::pin(nats::NatsPublisher::connect(url)).await?)),
         #[cfg(feature = "amqp")]
-        "amqp" | "amqps" => Ok(Arc::new(
+        BackendId::RabbitMq => Ok(Arc::new(
             Box::pin(rabbitmq::RabbitPublisher::connect(url)).await?,
         )),
         #[cfg(feature = "postgres")]
-        "postgres" | "postgresql" => Ok(Arc::new(postgres::PostgresPublisher::connect(url).await?)),
+        BackendId::Postgres => Ok(Arc::new(postgres::PostgresPublisher::connect(url).await?)),
         #[cfg(feature = "redis")]
-        "redis" | "rediss" => Ok(Arc::new(redis_streams::RedisPublisher::connect(url).await?)),
+        BackendId::Redis => Ok(Arc::new(redis_streams::RedisPublisher::connect(url).await?)),
         #[cfg(feature = "sqs")]
-        "sqs" => Ok(Arc::new(sqs::SqsPublisher::connect(url).await?)),
-        _ => Err(unknown(url)),
+        BackendId::Sqs => Ok(Arc::new(sqs::SqsPublisher::connect(url).await?)),
+        _ => Err(unknown(&address)),
     }
 }
 
@@ -109,83 +112,70 @@ pub async fn open_publisher(url: &str) -> Result<Arc<dyn Publisher>> {
 /// May be dropped. SQS then hides the letters read so far for up to 30 seconds.
 pub async fn dead_letters(source: &Source, at_most: usize) -> Result<Vec<DeadLetter>> {
     source.url.check()?;
-    match scheme(source.url.as_str()) {
+    match supported(&source.url)? {
         #[cfg(feature = "nats")]
-        "nats" | "tls" => Box::pin(nats::dead_letters(source, at_most)).await,
+        BackendId::Nats => Box::pin(nats::dead_letters(source, at_most)).await,
         #[cfg(feature = "postgres")]
-        "postgres" | "postgresql" => Box::pin(postgres::dead_letters(source, at_most)).await,
+        BackendId::Postgres => Box::pin(postgres::dead_letters(source, at_most)).await,
         #[cfg(feature = "redis")]
-        "redis" | "rediss" => Box::pin(redis_streams::dead_letters(source, at_most)).await,
+        BackendId::Redis => Box::pin(redis_streams::dead_letters(source, at_most)).await,
         #[cfg(feature = "amqp")]
-        "amqp" | "amqps" => Box::pin(rabbitmq::dead_letters(source, at_most)).await,
+        BackendId::RabbitMq => Box::pin(rabbitmq::dead_letters(source, at_most)).await,
         #[cfg(feature = "kafka")]
-        "kafka" => kafka::dead_letters(source, at_most).await,
+        BackendId::Kafka => kafka::dead_letters(source, at_most).await,
         #[cfg(feature = "sqs")]
-        "sqs" => Box::pin(sqs::dead_letters(source, at_most)).await,
+        BackendId::Sqs => Box::pin(sqs::dead_letters(source, at_most)).await,
         _ => {
             let _ = at_most;
-            Err(unknown(source.url.as_str()))
+            Err(unknown(&source.url))
         }
     }
 }
-
-/// Returns the URL scheme without a `+` suffix; the broker's module parses the suffix.
-fn scheme(url: &str) -> &str {
-    let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
-    scheme.split('+').next().unwrap_or_default()
-}
-
-/// The supported brokers: URL schemes, name, Cargo feature, and whether this build includes the broker.
-const BROKERS: [(&[&str], &str, &str, bool); 6] = [
-    (&["nats", "tls"], "NATS", "nats", cfg!(feature = "nats")),
-    (
-        &["amqp", "amqps"],
-        "RabbitMQ",
-        "amqp",
-        cfg!(feature = "amqp"),
-    ),
-    (
-        &["redis", "rediss"],
-        "Redis Streams",
-        "redis",
-        cfg!(feature = "redis"),
-    ),
-    (
-        &["postgres", "postgresql"],
-        "PostgreSQL",
-        "postgres",
-        cfg!(feature = "postgres"),
-    ),
-    (&["kafka"], "Kafka", "kafka", cfg!(feature = "kafka")),
-    (&["sqs"], "SQS", "sqs", cfg!(feature = "sqs")),
-];
 
 /// Checks that this build supports the broker at an address, without connecting to the broker.
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`] if the build lacks the broker; the message contains the build command to add it.
 pub fn check_support(address: &Address) -> Result<()> {
-    let scheme = scheme(address.as_str());
-    let broker = BROKERS.iter().find(|(names, ..)| names.contains(&scheme));
-    let message = match broker {
-        Some((.., true)) => return Ok(()),
-        Some((_, name, feature, _)) => missing(name, feature),
-        None => format!(
-            "`{address}` is no address of a broker; write nats://, amqp://, redis://, postgres://, kafka:// or sqs://"
-        ),
-    };
-    Err(Error::new(ErrorKind::Unsupported, message))
+    supported(address).map(drop)
 }
 
-fn missing(name: &str, feature: &str) -> String {
+/// Returns the broker at an address, if this build supports it.
+fn supported(address: &Address) -> Result<BackendId> {
+    let (scheme, _) = address.as_str().split_once("://").unwrap_or_default();
+    let backend = Backend::named(scheme).and_then(|it| Some((it, it.broker?)));
+    match backend {
+        Some((backend, _)) if is_built(backend.id) => Ok(backend.id),
+        Some((backend, broker)) => {
+            let message = missing(backend.title, broker.feature);
+            Err(Error::new(ErrorKind::Unsupported, message))
+        }
+        None => Err(unknown(address)),
+    }
+}
+
+/// Whether this build includes the broker.
+fn is_built(id: BackendId) -> bool {
+    match id {
+        BackendId::Kafka => cfg!(feature = "kafka"),
+        BackendId::Nats => cfg!(feature = "nats"),
+        BackendId::Postgres => cfg!(feature = "postgres"),
+        BackendId::RabbitMq => cfg!(feature = "amqp"),
+        BackendId::Redis => cfg!(feature = "redis"),
+        BackendId::Sqs => cfg!(feature = "sqs"),
+        _ => false,
+    }
+}
+
+fn missing(title: &str, feature: &str) -> String {
     format!(
-        "built without {name} support; rebuild with: cargo build --release --features {feature}"
+        "built without {title} support; rebuild with: cargo build --release --features {feature}"
     )
 }
 
-fn unknown(url: &str) -> Error {
-    let unsupported = check_support(&Address::new(url)).err();
-    unsupported.unwrap_or_else(|| Error::new(ErrorKind::Unsupported, "unknown broker"))
+fn unknown(address: &Address) -> Error {
+    let message = format!("unsupported broker `{address}`; write {}", broker_usage());
+    Error::new(ErrorKind::Unsupported, message)
 }
 
 #[cfg(test)]
@@ -193,16 +183,17 @@ mod tests {
     //! A build without a broker reports, before anything starts, the build command that adds the broker.
 
     use super::*;
+    use refrain::policy::schemes::brokers;
 
     #[test]
-    fn a_broker_that_is_not_built_in_is_named_with_the_command() {
-        for (schemes, name, feature, is_built) in BROKERS {
-            for scheme in schemes {
+    fn missing_broker_is_reported_with_build_command() {
+        for (backend, broker) in brokers() {
+            for scheme in broker.schemes {
                 let address = Address::new(format!("{scheme}://u:secret@h"));
                 let said = check_support(&address).map_err(|error| error.to_string());
-                let expected = match is_built {
+                let expected = match is_built(backend.id) {
                     true => Ok(()),
-                    false => Err(missing(name, feature)),
+                    false => Err(missing(backend.title, broker.feature)),
                 };
                 assert_eq!(said, expected, "{scheme}");
             }
@@ -211,18 +202,30 @@ mod tests {
             missing("Kafka", "kafka"),
             "built without Kafka support; rebuild with: cargo build --release --features kafka"
         );
-        let stranger = check_support(&Address::new("mqtt://u:secret@h"));
-        let said = stranger.unwrap_err().to_string();
-        assert!(said.contains("`mqtt://***@h`"), "{said}");
+        for address in ["mqtt://u:secret@h", "file:secret", "nats:secret", "secret"] {
+            let said = check_support(&Address::new(address)).unwrap_err();
+            assert!(said.to_string().starts_with("unsupported broker"), "{said}");
+        }
+        let said = check_support(&Address::new("mqtt://u:secret@h")).unwrap_err();
+        assert!(said.to_string().contains("`mqtt://***@h`"), "{said}");
     }
 
-    /// The command-line crate uses the same feature names as this crate.
+    /// This crate and the command have a feature for every broker, of the name in the table.
     #[test]
-    fn the_command_has_the_features_that_are_named() {
-        let manifest = include_str!("../../refrain-cli/Cargo.toml");
-        for feature in ["nats", "amqp", "kafka", "sqs"] {
-            let line = format!("{feature} = [\"refrain-brokers/{feature}\"");
-            assert!(manifest.contains(&line), "{line}");
+    fn every_broker_has_its_features() {
+        let (own, command) = (
+            include_str!("../Cargo.toml"),
+            include_str!("../../refrain-cli/Cargo.toml"),
+        );
+        let default = own.lines().find(|it| it.starts_with("default = "));
+        for (_, broker) in brokers() {
+            let feature = broker.feature;
+            assert!(own.contains(&format!("\n{feature} = [")), "{feature}");
+            // The command always has the default ones.
+            if !default.unwrap().contains(&format!("\"{feature}\"")) {
+                let line = format!("{feature} = [\"refrain-brokers/{feature}\"");
+                assert!(command.contains(&line), "{line}");
+            }
         }
     }
 }

@@ -9,14 +9,13 @@ use refrain::policy::{File, Secrets, Settings, Warning};
 use serde_json::json;
 
 use crate::{
-    output::{say, show},
+    output::say,
     settings::{self, Flags, Loaded, Supports},
 };
 
+#[cfg(feature = "tools")]
 mod review;
 mod summary;
-
-use review::{Form, Review};
 
 /// Exit code: the review has an open required line, or this build lacks a broker.
 const OPEN: u8 = 1;
@@ -61,6 +60,17 @@ pub(crate) struct Args {
     /// OpenAPI 3 or Swagger 2 description: check that the file has all its mutating paths, with the right class [default: the only one beside or below the file]
     #[arg(long, value_name = "FILE", requires = "report")]
     openapi: Option<PathBuf>,
+}
+
+/// The form in which a review is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Form {
+    /// Markdown
+    Md,
+    /// Self-contained HTML page
+    Html,
+    /// JSON
+    Json,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -133,8 +143,19 @@ fn missing_brokers(settings: &Settings, supports: Supports) -> Vec<String> {
         .collect()
 }
 
+#[cfg(not(feature = "tools"))]
+fn reviewed(args: &Args, _: Form, _: &Path, _: Settings) -> ExitCode {
+    let Args {
+        verify_reports: _,
+        openapi: _,
+        ..
+    } = args;
+    crate::left_out::refused()
+}
+
+#[cfg(feature = "tools")]
 fn reviewed(args: &Args, form: Form, file: &Path, settings: Settings) -> ExitCode {
-    match Review::of(
+    match review::Review::of(
         file,
         settings,
         &args.verify_reports,
@@ -142,7 +163,7 @@ fn reviewed(args: &Args, form: Form, file: &Path, settings: Settings) -> ExitCod
     ) {
         Ok(review) => {
             let form = if args.json { Form::Json } else { form };
-            show(review.written(form));
+            crate::output::show(review.written(form));
             if review.is_open() {
                 OPEN.into()
             } else {

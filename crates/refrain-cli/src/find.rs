@@ -6,6 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use refrain::policy::schemes::{self, Backend};
+
 /// The most levels of folders that are searched.
 const DEPTH_MAX: usize = 5;
 /// The most files and folders that are visited.
@@ -34,9 +36,8 @@ pub(crate) struct Found {
     pub(crate) descriptions: Vec<PathBuf>,
     /// Descriptions of messages, AsyncAPI, in the same order.
     pub(crate) messages: Vec<PathBuf>,
-    /// The deployment file that mentions each engine.
-    pub(crate) postgres: Option<PathBuf>,
-    pub(crate) redis: Option<PathBuf>,
+    /// Servers that can be a store, each with the first deployment file that mentions it.
+    pub(crate) servers: Vec<(&'static Backend, PathBuf)>,
     /// Whether the search stopped at [`ENTRIES_MAX`].
     pub(crate) is_cut: bool,
 }
@@ -76,11 +77,12 @@ impl Found {
             .unwrap_or_default();
         if is_deployment(&name) {
             let text = peek(&path);
-            if text.contains("postgres") {
-                self.postgres.get_or_insert_with(|| path.clone());
-            }
-            if text.contains("redis") || text.contains("valkey") {
-                self.redis.get_or_insert_with(|| path.clone());
+            for (backend, _) in schemes::stores() {
+                let is_mentioned = backend.images.iter().any(|it| text.contains(it));
+                let is_new = self.servers.iter().all(|(it, _)| it.id != backend.id);
+                if is_mentioned && is_new {
+                    self.servers.push((backend, path.clone()));
+                }
             }
         } else if matches!(extension, "yaml" | "yml" | "json") && !is_copy(&name) {
             let kind = match described(&peek(&path)) {
@@ -213,7 +215,7 @@ mod tests {
         .unwrap();
         let found = Found::in_folder(folder.path());
         assert_eq!(found.descriptions, [folder.path().join("api/openapi.yaml")]);
-        assert!(found.postgres.is_some());
-        assert!(found.redis.is_none());
+        let servers: Vec<_> = found.servers.iter().map(|(it, _)| it.title).collect();
+        assert_eq!(servers, ["PostgreSQL"]);
     }
 }

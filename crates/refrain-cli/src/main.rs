@@ -7,32 +7,47 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 mod audit;
-#[cfg(test)]
+#[cfg(all(test, feature = "lint", feature = "tools"))]
 mod book;
-mod chaos;
 mod check;
 mod client;
 mod completions;
 mod demo;
 mod explain;
-mod find;
-mod init;
 mod key;
-#[cfg(feature = "lint")]
-mod lint;
-mod marks;
 mod mcp;
 mod migrate;
 mod output;
-mod plan;
 mod proxy;
 mod records;
 mod relay;
 mod settings;
 mod skill;
 mod store;
-mod verify;
 mod work;
+
+// The developer tools. A build without them has the same commands, which print how to rebuild.
+#[cfg(feature = "tools")]
+mod chaos;
+#[cfg(feature = "tools")]
+mod find;
+#[cfg(feature = "tools")]
+mod init;
+#[cfg(feature = "lint")]
+mod lint;
+#[cfg(feature = "tools")]
+mod marks;
+#[cfg(feature = "tools")]
+mod plan;
+#[cfg(feature = "tools")]
+mod verify;
+
+#[cfg(not(all(feature = "lint", feature = "tools")))]
+mod left_out;
+#[cfg(not(feature = "lint"))]
+use left_out as lint;
+#[cfg(not(feature = "tools"))]
+use {left_out as chaos, left_out as init, left_out as plan, left_out as verify};
 
 /// mimalloc, because the proxy mixes a few small long-lived allocations with many short-lived ones, and the system allocator is slow at that.
 #[global_allocator]
@@ -45,37 +60,37 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
     version,
     arg_required_else_help = true,
     after_help = "Examples:
-  refrain demo                          double charges without Refrain, none with it
+  refrain demo                          show double charges without Refrain, and none with it
   refrain proxy --upstream http://127.0.0.1:3000
-                                        guard a service, with nothing to set up
-  refrain work --config refrain.toml    deliver messages from brokers to services, each once
+                                        guard a service, without any setup
+  refrain work --config refrain.toml    deduplicate messages from brokers, and deliver them to services
   refrain chaos --upstream http://127.0.0.1:3000 --rule 'POST /v1/payments drop-answer 30%'
-                                        lose answers on purpose, and see what your clients do
+                                        lose responses on purpose, to test the retries of your clients
   refrain relay --outbox postgres://app@db/app --to redis://127.0.0.1:6379
-                                        publish what services have put into their outbox
+                                        publish the messages of an outbox to a broker
   refrain verify http://127.0.0.1:3000 --op 'POST /v1/payments' --body @payment.json
-                                        send every kind of duplicate, and see which hole the service has
+                                        send every kind of duplicate, and report which ones the service handles wrongly
   refrain verify --worker --broker redis://127.0.0.1 --queue orders --body @order.json \\
       --effects-url http://127.0.0.1:3000/count
-                                        the same for a consumer of messages
-  refrain init                          the six stages, with a guide that asks what it cannot find out
-  refrain plan openapi.yaml             which operations need keys, and why: policy, page for clients, tests
-  refrain check refrain.toml            what the file guards, and how
-  refrain check refrain.toml --report   what a review finds done, and what is still open
-  refrain lint src                      code that may do the same thing twice
-  refrain explain outcome-unknown       what a problem means, and what to do
+                                        the same for a message consumer
+  refrain init                          set up a project in six stages, with questions
+  refrain plan openapi.yaml             find operations that need keys; write policy, page for clients, tests
+  refrain check refrain.toml            print what the file guards, and how
+  refrain check refrain.toml --report   review the file: what is done, and what is open
+  refrain lint src                      find code that may execute an effect twice
+  refrain explain outcome-unknown       explain a problem code, and what to do
   refrain key --entity invoice-7 --action pay --params @payment.json
-                                        a key that is the same on every retry
-  refrain store check refrain-data      whether every record can be read
+                                        derive a key that is the same on every retry
+  refrain store check refrain-data      check a store for damage
   refrain migrate --store postgres://app@db/app
-                                        make the tables of a store on PostgreSQL
-  refrain records list                  what a running proxy holds
-  refrain audit verify                  whether the audit log was changed
-  refrain migrate --receipts --print    the table for exactly-once
-  refrain skill install .claude/skills  the six stages, for an assistant
+                                        create the tables of a store on PostgreSQL
+  refrain records list                  list the records of a running proxy
+  refrain audit verify                  verify that the audit log was not changed
+  refrain migrate --receipts --print    print the table of receipts, for exactly-once
+  refrain skill install .claude/skills  install the skill for an assistant
 
-`refrain COMMAND --help` says more.
-Exit codes: 0 fine, 1 problems found, 2 wrong usage, 64 bad configuration, 69 something needed cannot be reached."
+`refrain COMMAND --help` prints the help of a command.
+Exit codes: 0 success, 1 problems found, 2 wrong usage, 64 bad configuration, 69 a required resource is unavailable."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -93,7 +108,6 @@ enum Command {
     Init(init::Args),
     Plan(plan::Args),
     Check(check::Args),
-    #[cfg(feature = "lint")]
     Lint(lint::Args),
     Key(key::Args),
     Explain(explain::Args),
@@ -104,7 +118,7 @@ enum Command {
     Skill(skill::Args),
     Mcp(mcp::Args),
     Completions(completions::Args),
-    /// Ends the demo's proxy when the demo is gone
+    /// Kill the proxy of a demo that has ended
     #[command(hide = true)]
     DemoWatch,
 }
@@ -124,7 +138,6 @@ fn main() -> ExitCode {
         Command::Init(args) => init::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Check(args) => check::run(&args),
-        #[cfg(feature = "lint")]
         Command::Lint(args) => lint::run(&args),
         Command::Key(args) => key::run(&args),
         Command::Explain(args) => explain::run(&args),

@@ -10,15 +10,15 @@ mod tools;
 /// Serve the read-only commands to an assistant, over standard input and output
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  refrain mcp                           for what starts servers of the Model Context Protocol
+  refrain mcp                           command to register as a server of the Model Context Protocol
   refrain mcp --admin http://127.0.0.1:8378
-                                        the proxy whose records may be looked at
+                                        also give access to the records of this proxy
 
 Tools: check, review, plan, lint, explain, list_records, show_record. None of them changes anything.
-It ends when standard input does. Needs a build with --features mcp.
-Exit codes: 0 the other side has hung up, 2 wrong usage, 64 this build cannot do it, 69 the other side speaks something else.")]
+Exits when standard input closes. Needs a build with --features mcp.
+Exit codes: 0 the client disconnected, 2 wrong usage, 64 built without MCP support, 69 protocol error.")]
 pub(crate) struct Args {
-    /// The proxy's admin address
+    /// Admin address of the proxy
     #[arg(long, value_name = "URL")]
     admin: Option<String>,
 }
@@ -28,7 +28,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let Args { admin: _ } = args;
     crate::output::complain(format_args!(
-        "refrain: this build does not speak the Model Context Protocol; build with --features mcp"
+        "refrain: built without MCP support; rebuild with --features mcp"
     ));
     Ok(64.into())
 }

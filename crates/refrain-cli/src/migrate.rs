@@ -4,7 +4,10 @@ use std::{path::PathBuf, process::ExitCode};
 
 use refrain::{
     ErrorKind,
-    policy::{Address, Secrets, Settings},
+    policy::{
+        Address, Secrets, Settings,
+        schemes::{self, Backend, BackendId},
+    },
 };
 use refrain_stores::postgres::{self, Migrated};
 use serde_json::json;
@@ -21,49 +24,49 @@ mod receipts;
 const USAGE: u8 = 2;
 const BAD_CONFIGURATION: u8 = 64;
 const UNREACHABLE: u8 = 69;
-const WHICH: &str = "which store? write --store postgres://USER@HOST/DATABASE or --config FILE, or set REFRAIN_STORE";
+const WHICH: &str =
+    "no store; pass --store postgres://USER@HOST/DATABASE or --config FILE, or set REFRAIN_STORE";
 
-/// Make the tables that Refrain needs in a database
+/// Create or update the tables that Refrain needs in a database
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  refrain migrate --store postgres://app@db/app          make or update the tables
-  refrain migrate --config refrain.toml                  in the database that the file names
-  refrain migrate --print                                what would make them, for a DBA
-  refrain migrate --store postgres://app@db/app --print  only what the tables that are there lack
+  refrain migrate --store postgres://app@db/app          create or update the tables
+  refrain migrate --config refrain.toml                  use the database that the file names
+  refrain migrate --print                                print the SQL, for a DBA
+  refrain migrate --store postgres://app@db/app --print  print only the SQL that this database lacks
   refrain migrate --store 'postgres://app@db/app?schema=payments'
-                                                         in a schema of that name, not `refrain`
-  refrain migrate --receipts --print                     the table of receipts, for a DBA or for your own migrations
+                                                         use the schema `payments` instead of `refrain`
+  refrain migrate --receipts --print                     print the table of receipts, for a DBA or your own migrations
   refrain migrate --receipts --store postgres://app@db/app
-                                                         make it in the database of the service itself
-  refrain migrate --outbox --print                       the outbox, which `refrain relay` publishes from
+                                                         create it in the database of the service
+  refrain migrate --outbox --print                       print the outbox table, from which `refrain relay` publishes
   refrain migrate --outbox --store postgres://app@db/app
-                                                         make it in the database of the service itself
-  refrain migrate --queue --print                        the table of the queues that workers read
-  refrain migrate --queue --store postgres://app@db/app  make it
+                                                         create it in the database of the service
+  refrain migrate --queue --print                        print the table of the queues that workers read
+  refrain migrate --queue --store postgres://app@db/app  create it
 
-A proxy or service makes its tables itself when it starts and may; this is for those that may not.
-Without --store the address is taken from REFRAIN_STORE, or from the file that REFRAIN_STORE_FILE names;
-with --receipts, --queue or --outbox from REFRAIN_RECEIPTS, REFRAIN_QUEUE or REFRAIN_OUTBOX, or such a file.
-All of these go before --config: its `store`; with --receipts, --queue or --outbox the database of its `receipts`,
-of its workers and relays on PostgreSQL, or of its `outbox`.
-Exit codes: 0 done, or printed, 2 wrong usage, 64 bad configuration, 69 the database cannot be had, or is not in order.")]
+A proxy or service creates its tables at start, if its user has the permission; otherwise use this command.
+The address comes from --store, else from REFRAIN_STORE (with --receipts, --queue or --outbox from REFRAIN_RECEIPTS,
+REFRAIN_QUEUE or REFRAIN_OUTBOX; append _FILE to name a file that holds the value), else from --config: its `store`,
+`receipts`, workers and relays on PostgreSQL, or `outbox`.
+Exit codes: 0 done or printed, 2 wrong usage, 64 bad configuration, 69 database unavailable, or its tables invalid.")]
 pub(crate) struct Args {
-    /// The store's address: postgres://…
+    /// Address of the database: postgres://…
     #[arg(long, value_name = "URL")]
     store: Option<String>,
-    /// A refrain.toml that names the database
+    /// Configuration file (refrain.toml) that names the database
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The table of receipts instead, which exactly-once operations write to
+    /// Create the table of receipts instead, for exactly-once operations
     #[arg(long)]
     receipts: bool,
-    /// The table of message queues instead
+    /// Create the table of message queues instead
     #[arg(long, conflicts_with = "receipts")]
     queue: bool,
-    /// The outbox instead, which services append messages to
+    /// Create the outbox table instead, to which services append messages
     #[arg(long, conflicts_with_all = ["receipts", "queue"])]
     outbox: bool,
-    /// Print the statements and change nothing; with a store's address, only those that its database lacks
+    /// Print the SQL, and change nothing; with the address of a store, only the SQL that its database lacks
     #[arg(long)]
     print: bool,
     /// Print JSON
@@ -114,7 +117,7 @@ async fn missing(address: &str) -> refrain::Result<String> {
         Err(error) if error.kind() == ErrorKind::Unavailable => {
             crate::output::complain(format_args!(
                 "refrain migrate: {error}\n\
-                 The version of its tables is not known: what is printed is for a database that has none."
+                 The version of its tables is unknown: the SQL is for a database without tables."
             ));
             postgres::script(address)
         }
@@ -129,11 +132,13 @@ fn tell(args: &Args, migrated: &Migrated) {
         return say(format_args!("{told:#}"));
     }
     match from {
-        None => say(format_args!("schema {schema}: made at version {to}")),
+        None => say(format_args!("schema {schema}: created at version {to}")),
         Some(from) if from == to => say(format_args!(
-            "schema {schema}: at version {to} already, nothing to do"
+            "schema {schema}: already at version {to}, nothing to do"
         )),
-        Some(from) => say(format_args!("schema {schema}: from version {from} to {to}")),
+        Some(from) => say(format_args!(
+            "schema {schema}: updated from version {from} to {to}"
+        )),
     }
 }
 
@@ -165,14 +170,19 @@ fn address(args: &Args) -> Result<Option<String>, String> {
     if !is_given && args.config.is_none() {
         return Ok(None);
     }
-    let store = loaded.settings.store.last();
-    match store.map(|store| (store, store.scheme())) {
-        Some((store, "postgres" | "postgresql")) => Ok(Some(store.as_str().into())),
-        Some((_, scheme)) => Err(format!(
-            "a {scheme}: store has no tables; this is for postgres://… addresses"
-        )),
-        None => Ok(None),
+    let Some(store) = loaded.settings.store.last() else {
+        return Ok(None);
+    };
+    let row = Backend::named(store.scheme()).and_then(|it| it.store);
+    if row.is_some_and(|it| it.has_tables) {
+        return Ok(Some(store.as_str().into()));
     }
+    let others = schemes::stores().filter(|(_, it)| it.has_tables);
+    let others = schemes::alternatives(others.map(|(_, it)| it.usage()));
+    let scheme = store.scheme();
+    Err(format!(
+        "a {scheme}: store has no tables; this is for {others} addresses"
+    ))
 }
 
 /// A database other than the store: from the flag, `REFRAIN_NAME`, the file that `REFRAIN_NAME_FILE` names, or refrain.toml.
@@ -216,8 +226,10 @@ fn databases(name: &str, settings: &Settings) -> Vec<Address> {
         }
         "queue" => {
             let brokers = workers.map(|it| &it.source).chain(relays.map(|it| &it.to));
-            let is_meant = |it: &&Address| it.scheme().starts_with("postgres");
-            brokers.filter(is_meant).cloned().collect()
+            let is_postgres = |it: &&Address| {
+                Backend::named(it.scheme()).is_some_and(|it| it.id == BackendId::Postgres)
+            };
+            brokers.filter(is_postgres).cloned().collect()
         }
         _ => relays.map(|it| it.outbox.clone()).collect(),
     };

@@ -13,7 +13,7 @@ use std::{
 
 use refrain::{
     AuditLog, Engine, ErrorKind,
-    policy::{Address, ConfigError, Secrets, Settings},
+    policy::{Address, ConfigError, Secrets, Settings, schemes},
     store::embedded,
 };
 use refrain_proxy::{
@@ -57,8 +57,7 @@ pub(crate) struct Args {
     /// Address to listen on; port 0 takes a free port [default: 127.0.0.1:8377]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
-    /// Store of the records: memory:, file:DIR, postgres://… or redis://…; redis://…,STORE puts Redis in front of STORE [default: file:refrain-data]
-    #[arg(long, value_name = "STORE")]
+    #[arg(long, value_name = "STORE", help = store_help())]
     store: Option<String>,
     /// Folder of the audit log [default: audit in the store's folder, else refrain-audit]
     #[arg(long, value_name = "DIR")]
@@ -72,6 +71,13 @@ pub(crate) struct Args {
     /// Log level on standard error: error, warn, info, debug or trace [default: warn]
     #[arg(long, value_name = "LEVEL")]
     log: Option<String>,
+}
+
+fn store_help() -> String {
+    let usage = schemes::store_usage();
+    format!(
+        "Store of the records: {usage}; redis://…,STORE puts Redis in front of STORE [default: file:refrain-data]"
+    )
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {

@@ -176,12 +176,12 @@ fn check_policy(folder: &Path) -> String {
 
 /// All questions for this project, in their order.
 const QUESTIONS: [&str; 7] = [
-    "Which header do clients send their key in?",
-    "Use it where a client sends none?",
+    "In which header do clients send their key?",
+    "Use it if a client sends no key?",
     "Where are keys and outcomes kept?",
-    "For how long may a retry come",
-    "Whose is a key?",
-    "Where does the service listen",
+    "How long after a request may a retry",
+    "In which scope is a key unique?",
+    "What is the address of the service",
     "What does a duplicate get while",
 ];
 
@@ -297,7 +297,7 @@ fn operator_decisions_survive_the_next_plan() {
     let (code, seen) = terminal.end();
     assert_eq!(code, Some(0), "{seen}");
     assert!(
-        seen.contains("refrain.toml has store = file:refrain-data, and keeps it"),
+        seen.contains("refrain.toml has store = file:refrain-data; it stays unchanged"),
         "{seen}"
     );
     let decided = check_policy(folder.path());

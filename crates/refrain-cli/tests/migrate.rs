@@ -59,7 +59,7 @@ fn the_tables_are_made_once_and_told() {
     let url = url();
     let (code, told, said) = run(&["--store", &url]);
     assert_eq!((code, said.as_str()), (0, ""), "{told}");
-    assert!(told.contains("made at version 2"), "{told}");
+    assert!(told.contains("created at version 2"), "{told}");
     let (code, told, _) = run(&["--store", &url]);
     assert!(code == 0 && told.contains("nothing to do"), "{told}");
     let (code, told, _) = run(&["--store", &url, "--json"]);
@@ -124,7 +124,7 @@ fn only_what_the_tables_lack_is_printed() {
     }
     apply(&url, &step).unwrap();
     let (code, told, _) = run(&["--store", &url]);
-    assert!(code == 0 && told.contains("at version 2 already"), "{told}");
+    assert!(code == 0 && told.contains("already at version 2"), "{told}");
     let (code, nothing, _) = run(&print);
     assert!(code == 0 && nothing.contains("nothing to do"), "{nothing}");
     assert!(
@@ -146,7 +146,7 @@ fn print_works_without_a_server() {
     ]);
     assert_eq!(code, 0, "{said}");
     assert!(
-        said.contains("is not known") && !said.contains("hunter2"),
+        said.contains("is unknown") && !said.contains("hunter2"),
         "{said}"
     );
     for words in [
@@ -215,7 +215,7 @@ fn the_database_is_taken_from_the_file() {
     );
     std::fs::write(&path, &text).unwrap();
     for (flag, words) in [
-        (None, "made at version"),
+        (None, "created at version"),
         (Some("--receipts"), "table is ready"),
         (Some("--queue"), "table created"),
         (Some("--outbox"), "table is ready"),

@@ -134,8 +134,11 @@ async fn check(kind: Kind, guarantee: Guarantee, faults: &[Fault]) -> Ends {
     let addresses = campaign.fleet.addresses();
     let clients = start_clients(&world, &addresses, &mut campaign.dice);
     let mut number = 0;
-    // How much happens between two faults depends on the machine: a slow one gets more faults.
-    while number < count || number < 4 * count && !is_enough(&world, &upstream) {
+    // How much happens between two faults depends on the machine: a slow one gets more faults, with progress between.
+    while number < count || number < 20 * count && !is_enough(&world, &upstream) {
+        if number >= count {
+            world.progress().await;
+        }
         campaign
             .suffer(faults[number as usize % faults.len()])
             .await;
@@ -160,12 +163,11 @@ async fn check(kind: Kind, guarantee: Guarantee, faults: &[Fault]) -> Ends {
 /// Whether enough has happened for the campaign to prove something.
 fn is_enough(world: &World, upstream: &Upstream) -> bool {
     let known = world.known();
-    let succeeded = known.values().filter(|it| it.success.is_some()).count();
     let troubles = match world.guarantee {
         Guarantee::AtLeastOnce => takeovers(upstream) as usize,
         _ => known.values().filter(|it| it.was_doubted).count(),
     };
-    succeeded > SUCCESSES_MIN && troubles > TROUBLES_MIN
+    world.successes() > SUCCESSES_MIN && troubles > TROUBLES_MIN
 }
 
 fn policy(guarantee: Guarantee) -> String {

@@ -10,6 +10,7 @@ use std::{
     process::{Command, Stdio},
 };
 
+use refrain::policy::schemes::{broker_schemes, store_schemes};
 use refrain_testkit::servers::{PrivatePostgres, PrivateRedis};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -43,23 +44,15 @@ const SETTINGS: [(&str, &str); 7] = [
     ("to", "[[relay]]\noutbox = \"postgres://h/x\"\n"),
 ];
 
-const SCHEMES: [&str; 15] = [
-    "postgres",
-    "postgresql",
-    "redis",
-    "rediss",
-    "redis+cluster",
-    "redis+sentinel",
-    "nats",
-    "nats+tls",
-    "tls",
-    "amqp",
-    "amqps",
-    "kafka",
-    "sqs",
-    "http",
-    "mysql",
-];
+/// Every scheme of a server in the table, and two that are not in it.
+fn schemes() -> Vec<&'static str> {
+    let all = store_schemes().chain(broker_schemes());
+    let mut all: Vec<_> = all.filter(|it| !["memory", "file"].contains(it)).collect();
+    all.extend(["http", "mysql"]);
+    all.sort_unstable();
+    all.dedup();
+    all
+}
 
 fn positions(scheme: &str, password: &str) -> Vec<String> {
     let mut addresses = vec![
@@ -104,7 +97,7 @@ fn check_shows_no_password_of_any_setting() {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("refrain.toml");
     let mut checked = 0;
-    for (at, scheme) in SCHEMES.iter().enumerate() {
+    for (at, scheme) in schemes().into_iter().enumerate() {
         for (number, password) in PASSWORDS.iter().enumerate() {
             for (position, address) in positions(scheme, password).iter().enumerate() {
                 // Settings take turns: each meets each scheme, password and position, but not every combination.
@@ -125,7 +118,7 @@ fn check_shows_no_password_of_any_setting() {
             }
         }
     }
-    assert_eq!(checked, SCHEMES.len() * PASSWORDS.len() * 9);
+    assert_eq!(checked, schemes().len() * PASSWORDS.len() * 9);
 }
 
 #[test]
@@ -164,7 +157,7 @@ fn commands_that_cannot_start_show_no_password() {
         "127.0.0.1:0",
     ];
     let proxy = [&proxy[..], &["--admin", "127.0.0.1:0", "--store"]].concat();
-    for (at, scheme) in SCHEMES.iter().enumerate() {
+    for (at, scheme) in schemes().into_iter().enumerate() {
         for position in 0..positions(scheme, "").len() {
             let password = PASSWORDS[(at + position) % PASSWORDS.len()];
             let address = &*positions(scheme, password).swap_remove(position);

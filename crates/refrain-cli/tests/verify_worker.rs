@@ -368,7 +368,7 @@ fn untestable_setup_is_reported_with_the_fix() {
         check(&all, code, words);
     };
     check(&["--broker", &url], 2, &["--worker"]);
-    check(&["--worker"], 64, &["no broker is named", "--broker"]);
+    check(&["--worker"], 64, &["no broker; pass", "--broker"]);
     check(&["--worker", "--broker", &url], 64, &["--queue NAME"]);
     check(
         &[

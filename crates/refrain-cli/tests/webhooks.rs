@@ -214,7 +214,7 @@ fn secrets_come_from_variables_or_files_and_are_shown_nowhere() {
         202
     );
     let logged = fs::read_to_string(proxy.folder().join("stderr")).unwrap();
-    assert!(logged.contains("not signed as it should be"), "{logged}");
+    assert!(logged.contains("missing or invalid"), "{logged}");
     assert!(
         !logged.contains(SECRET) && !logged.contains("evt_1"),
         "{logged}"

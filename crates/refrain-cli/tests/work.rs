@@ -216,7 +216,7 @@ fn message_rejected_by_the_target_is_dead_lettered_at_once_and_can_be_redriven()
     let redriven = stage.run(&["--redrive"]);
     let said = String::from_utf8(redriven.stdout).unwrap();
     assert!(
-        redriven.status.success() && said.contains("1 let through again"),
+        redriven.status.success() && said.contains("1 redriven"),
         "{said}"
     );
     let mut worker = stage.start();

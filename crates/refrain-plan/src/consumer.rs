@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use refrain::policy::schemes::brokers;
 use refrain_openapi::{Direction, Document, Message, View};
 use serde::Serialize;
 
@@ -164,18 +165,21 @@ fn source(document: &Document) -> Option<String> {
 }
 
 fn address(server: View<'_>) -> Option<String> {
-    let scheme = match server.text("protocol")?.to_lowercase().as_str() {
-        "kafka" | "kafka-secure" => "kafka",
-        "amqp" => "amqp",
-        "amqps" => "amqps",
-        "nats" => "nats",
-        "redis" => "redis",
-        "rediss" => "rediss",
-        "sqs" => "sqs",
-        _ => return None,
-    };
+    let scheme = scheme(&server.text("protocol")?.to_lowercase())?;
     let url = server.text("host").or_else(|| server.text("url"))?;
     let host = url.split_once("://").map_or(url, |(_, rest)| rest);
     let is_plain = !host.is_empty() && !host.contains(['{', '@', ' ']);
     is_plain.then(|| format!("{scheme}://{host}"))
+}
+
+/// Scheme of the broker with this protocol: its scheme of the same name, or else its usual one.
+fn scheme(protocol: &str) -> Option<&'static str> {
+    let mut brokers = brokers().map(|(_, it)| it);
+    let broker = brokers.find(|it| it.protocols.contains(&protocol))?;
+    let schemes = broker.schemes;
+    schemes
+        .iter()
+        .find(|it| **it == protocol)
+        .or(schemes.first())
+        .copied()
 }

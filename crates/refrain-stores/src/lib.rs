@@ -14,9 +14,15 @@
 
 use refrain::{
     Error, ErrorKind, Result,
-    policy::{Address, redacted},
+    policy::{
+        Address, redacted,
+        schemes::{Backend, store_usage},
+    },
     store::{AnyStore, embedded},
 };
+
+#[cfg(any(feature = "postgres", feature = "redis"))]
+use refrain::policy::schemes::BackendId;
 
 #[cfg(feature = "redis")]
 use refrain::store::Tiered;
@@ -50,15 +56,7 @@ struct OutboxPage;
 #[doc = include_str!("../../../docs/inbox.md")]
 struct InboxPage;
 
-/// Address schemes of servers, with the name of the server.
-const SERVERS: [(&str, &str); 4] = [
-    ("postgres", "PostgreSQL"),
-    ("postgresql", "PostgreSQL"),
-    ("redis", "Redis"),
-    ("rediss", "Redis"),
-];
-
-/// Opens the store at an address: `memory:`, `file:DIR`, `postgres://…` or `redis://…`.
+/// Opens the store at an address of any [store scheme](refrain::policy::schemes), such as `file:DIR` or `postgres://…`.
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`] if this build does not support the store, or the scheme is unknown.
@@ -78,32 +76,34 @@ pub async fn open(address: &str) -> Result<AnyStore> {
 /// # Cancellation
 /// As [`open`].
 pub async fn open_with(address: &str, options: embedded::Options) -> Result<AnyStore> {
-    let scheme = address.split_once(':').map_or("", |(scheme, _)| scheme);
-    if ["memory", "file"].contains(&scheme) {
+    let backend = Backend::named(Address::new(address).scheme());
+    let Some((backend, store)) = backend.and_then(|it| Some((it, it.store?))) else {
+        return Err(unsupported(address, "unknown scheme"));
+    };
+    let Some(feature) = store.feature else {
         return AnyStore::open_with(address, options).await;
-    }
+    };
     Address::new(address).check()?;
     // Boxed: the drivers' futures are large, and would make every caller's future large.
-    let kind = scheme.split('+').next().unwrap_or_default();
-    #[cfg(feature = "postgres")]
-    if ["postgres", "postgresql"].contains(&kind) {
-        return Box::pin(postgres::open(address)).await;
+    match backend.id {
+        #[cfg(feature = "postgres")]
+        BackendId::Postgres => Box::pin(postgres::open(address)).await,
+        #[cfg(feature = "redis")]
+        BackendId::Redis => Box::pin(redis::open(address)).await,
+        _ => Err(unsupported(address, &missing(backend, feature))),
     }
-    #[cfg(feature = "redis")]
-    if ["redis", "rediss"].contains(&kind) {
-        return Box::pin(redis::open(address)).await;
-    }
-    let server = SERVERS.iter().find(|(name, _)| *name == kind);
-    let what = match server {
-        Some((_, name)) => format!("a store on {name} is not in this version"),
-        None => "there is no such store".into(),
-    };
-    // An address may carry a password, and messages end up in logs.
-    let address = redacted(address);
-    Err(Error::new(
-        ErrorKind::Unsupported,
-        format!("`{address}`: {what}; write memory:, file:DIR, postgres://… or redis://…"),
-    ))
+}
+
+fn missing(backend: &Backend, feature: &str) -> String {
+    let title = backend.title;
+    format!("built without {title} support, the feature `{feature}` of refrain-stores")
+}
+
+/// The error for an address that this build cannot open. Its password is redacted, because messages end up in logs.
+fn unsupported(address: &str, why: &str) -> Error {
+    let (address, usage) = (redacted(address), store_usage());
+    let message = format!("unsupported store `{address}`: {why}; write {usage}");
+    Error::new(ErrorKind::Unsupported, message)
 }
 
 /// Opens the stores of a `refrain.toml`: one store as [`open_with`] does, or a front and the store behind it.
@@ -142,9 +142,8 @@ async fn tiered(front: &str, store: &str, options: embedded::Options) -> Result<
 
 #[cfg(not(feature = "redis"))]
 async fn tiered(front: &str, _: &str, _: embedded::Options) -> Result<AnyStore> {
-    let front = redacted(front);
-    let message = format!("`{front}`: Redis is not in this version, so that there is no front");
-    Err(Error::new(ErrorKind::Unsupported, message))
+    let why = "built without Redis support, which a front needs";
+    Err(unsupported(front, why))
 }
 
 #[cfg(test)]
@@ -166,14 +165,15 @@ mod tests {
     async fn what_cannot_be_opened_is_named_without_its_password() {
         for (address, words) in [
             #[cfg(not(feature = "postgres"))]
-            ("postgres://app:secret@db/app", "PostgreSQL is not in this"),
+            ("postgres://app:secret@db/app", "the feature `postgres`"),
             #[cfg(not(feature = "redis"))]
-            ("redis://:secret@cache", "Redis is not in this version"),
+            ("redis://:secret@cache", "the feature `redis`"),
             #[cfg(not(feature = "redis"))]
-            ("rediss+cluster://:secret@cache", "Redis is not in this"),
-            ("mysql://app:secret@db/app", "no such store"),
-            ("refrain-data", "no such store"),
-            ("", "no such store"),
+            ("rediss+cluster://:secret@cache", "without Redis support"),
+            ("mysql://app:secret@db/app", "unknown scheme"),
+            ("nats://app:secret@queue", "unknown scheme"),
+            ("refrain-data", "unknown scheme"),
+            ("", "unknown scheme"),
             ("memory:please", "memory:please"),
             ("file:", "`file:`"),
         ] {

@@ -12,10 +12,10 @@ use std::{fmt, fmt::Debug, pin::Pin, time::Duration};
 use crate::{Error, Result};
 
 mod attempts;
-pub(crate) use attempts::brief;
+
 mod attend;
 
-pub use crate::backoff::Backoff;
+pub use crate::{backoff::Backoff, failure::Failure};
 
 mod cloudevents;
 
@@ -30,7 +30,7 @@ pub use dead::{
 };
 
 mod job;
-pub use job::{Failure, Job};
+pub use job::Job;
 
 mod key;
 pub use key::{KeySource, find_key};

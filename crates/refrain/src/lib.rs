@@ -32,15 +32,15 @@
 //! | [`fingerprint`] | digest that tells a retry from a different request under the same key |
 //! | [`outcome`] | the stored result of an operation |
 //! | [`record`] | records and `step`, the state machine that decides every transition |
-//! | [`policy`] | which operations are guarded, and how; the file `refrain.toml` |
+//! | [`policy`] | which operations are guarded, and how; the file `refrain.toml` (feature `policy-file`) |
 //! | [`receipts`] | proof that an effect was committed, for exactly-once |
 //! | [`store`] | the `Store` trait, and the stores `memory:` and `file:DIR` |
 //! | [`audit`] | tamper-evident log of attempts and operator decisions |
 //! | [`engine`] | claims, leases, waiting duplicates, settlement |
 //! | [`http`] | tower layer (feature `http`) |
 //! | `client` | HTTP client whose calls survive a crash (feature `client`) |
-//! | [`consume`] | message consumers, dead letters, outbox relay |
-//! | [`steps`] | operations with several effects, recovery and undo |
+//! | [`consume`] | message consumers, dead letters, outbox relay (feature `consumers`) |
+//! | [`steps`] | operations with several effects, recovery and undo (feature `steps`) |
 //! | [`clock`] | time sources |
 //!
 //! PostgreSQL and Redis are in the crate `refrain-stores`, brokers in `refrain-brokers`.
@@ -50,6 +50,9 @@
 //! | feature | adds |
 //! |---|---|
 //! | `http` (default) | the tower layer |
+//! | `consumers` (default) | message consumers |
+//! | `steps` (default) | operations in several steps |
+//! | `policy-file` (default) | the parser of `refrain.toml`, and its JSON schema |
 //! | `axum` | the original path below `Router::nest` |
 //! | `client` | the journalled client, with your own transport |
 //! | `client-hyper`, `client-tls` | a transport for `http`, and for `https` |
@@ -99,10 +102,17 @@ pub mod client;
 #[cfg(feature = "client")]
 pub use client::Client;
 
+#[cfg(any(feature = "consumers", feature = "steps"))]
+mod failure;
+
+#[cfg(feature = "consumers")]
 pub mod consume;
+#[cfg(feature = "consumers")]
 pub use consume::Consumer;
 
+#[cfg(feature = "steps")]
 pub mod steps;
+#[cfg(feature = "steps")]
 pub use steps::Steps;
 
 mod lock;

@@ -33,7 +33,9 @@ pub use address::{Address, redacted};
 mod class;
 pub use class::Class;
 
+#[cfg(feature = "policy-file")]
 mod file;
+#[cfg(feature = "policy-file")]
 pub use file::{
     Authorization, AuthorizationScheme, ConfigError, File, HostHeader, Problem, ProxySettings,
     RelaySettings, Secrets, Settings, WorkerSettings,
@@ -53,6 +55,8 @@ mod probe;
 pub use probe::Probe;
 
 mod rules;
+
+pub mod schemes;
 
 mod signature;
 pub use signature::{Signature, SigningSecret, Unverified};

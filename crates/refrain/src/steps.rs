@@ -36,9 +36,9 @@ use std::collections::{HashSet, VecDeque};
 
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::{Engine, Key, consume::brief};
+use crate::{Engine, Key, failure::brief};
 
-pub use crate::consume::Failure;
+pub use crate::failure::Failure;
 
 mod error;
 pub use error::{Cause, StepError};

@@ -8,7 +8,10 @@
 
 use std::path::{Path, PathBuf};
 
-use refrain::policy::{Address, File, OPERATIONS_MAX, Reply, Secrets, Settings};
+use refrain::policy::{
+    Address, File, OPERATIONS_MAX, Reply, Secrets, Settings,
+    schemes::{broker_schemes, store_schemes},
+};
 use serde_json::Value;
 use snapbox::{Assert, Data};
 
@@ -335,16 +338,50 @@ fn a_required_audit_holds_for_every_operation() {
     assert_eq!(policy(money).warnings().count(), 0);
 }
 
+/// The schema and the parser accept the same schemes: those of the table.
 #[test]
-fn the_schema_takes_every_kind_of_store() {
+fn schema_and_parser_accept_every_scheme() {
     let schema = File::schema();
-    let store = &schema["properties"]["store"];
-    let patterns = [
-        &store["anyOf"][0]["pattern"],
-        &store["anyOf"][1]["items"]["pattern"],
-    ];
-    let servers = r"postgres://.+|postgresql://.+|redis://.+|rediss://.+|redis\+cluster://.+|rediss\+cluster://.+|redis\+sentinel://.+|rediss\+sentinel://.+";
-    assert_eq!(patterns, [&format!("^(memory:|file:.+|{servers})$"); 2]);
+    let store = &schema["properties"]["store"]["anyOf"];
+    let stores: Vec<_> = store_schemes().collect();
+    for pattern in [&store[0]["pattern"], &store[1]["items"]["pattern"]] {
+        assert_eq!(schemes_of(pattern), stores);
+    }
+    for scheme in stores {
+        let rest = if scheme == "memory" { "" } else { "//h" };
+        let text = format!("store = \"{scheme}:{rest}\"\n");
+        assert!(File::parse(&text, "refrain.toml").is_ok(), "{text}");
+    }
+    let brokers: Vec<_> = broker_schemes().collect();
+    for (place, around) in [
+        (
+            "/$defs/Worker/properties/source",
+            "[[worker]]\nname = 'a'\nqueue = 'q'\ndeliver = 'http://h/'\nsource",
+        ),
+        (
+            "/$defs/Relay/properties/to",
+            "[[relay]]\noutbox = 'postgres://h/x'\nto",
+        ),
+    ] {
+        let pattern = &schema.pointer(place).unwrap()["pattern"];
+        assert_eq!(schemes_of(pattern), brokers);
+        for scheme in &brokers {
+            let text = format!("{around} = '{scheme}://h'\n");
+            assert!(File::parse(&text, "refrain.toml").is_ok(), "{text}");
+        }
+        let text = format!("{around} = 'mqtt://h'\n");
+        assert!(File::parse(&text, "refrain.toml").is_err(), "{text}");
+    }
+}
+
+/// The schemes in a pattern of addresses.
+fn schemes_of(pattern: &Value) -> Vec<String> {
+    let pattern = pattern.as_str().unwrap().replace('\\', "");
+    let forms = pattern.strip_prefix("^(").unwrap();
+    let forms = forms.strip_suffix(")$").unwrap().split('|');
+    forms
+        .map(|form| form.split(':').next().unwrap().to_owned())
+        .collect()
 }
 
 #[test]

@@ -23,18 +23,8 @@ use described::Described;
 use refrain_plan::Consumer;
 use tested::Tested;
 
+use super::Form;
 use crate::{find::Found, marks::Marks};
-
-/// The form in which a review is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Form {
-    /// Markdown
-    Md,
-    /// Self-contained HTML page
-    Html,
-    /// JSON
-    Json,
-}
 
 /// The result of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -5,7 +5,9 @@ use refrain::{
     fingerprint::Part,
     policy::{
         Address, Mode, OnStoreFailure, Operation, Paths, RelaySettings, ReplayTo, Reply, Settings,
-        Signature, Warning, units::Span,
+        Signature, Warning,
+        schemes::{Backend, ClaimDurability},
+        units::Span,
     },
 };
 
@@ -18,7 +20,7 @@ pub(super) fn summary(name: &str, loaded: &Loaded, missing: &[String]) -> String
     let mut rows = vec![HEADINGS.map(String::from)];
     rows.extend(operations().map(row));
     format!(
-        "{name} is fine.{}{}\n\nlisten   {}\nadmin    {}\nupstream {upstream}\nstore    {}{}{}\n\n{}\n\n{}{}{}",
+        "{name} is valid.{}{}\n\nlisten   {}\nadmin    {}\nupstream {upstream}\nstore    {}{}{}\n\n{}\n\n{}{}{}",
         overrides(loaded),
         lines("\nThis build cannot run it:", missing),
         settings.listen,
@@ -55,7 +57,7 @@ fn lines(heading: &str, lines: &[String]) -> String {
 fn workers(settings: &Settings) -> String {
     let told = settings.workers.iter().map(|worker| {
         format!(
-            "\nworker   {}: {} at {} to {}, {}, key from {}, known for {}",
+            "\nworker   {}: {} at {} to {}, {}, key from {}, duplicates detected for {}",
             worker.name,
             worker.queue,
             worker.source,
@@ -94,18 +96,22 @@ fn warnings(settings: &Settings) -> String {
 }
 
 /// A requirement that only the running store can confirm.
-fn caveat(settings: &Settings) -> &'static str {
+fn caveat(settings: &Settings) -> String {
     // Claims are kept in the last store named.
-    let is_redis = |url: &Address| url.scheme().starts_with("redis");
+    let backend = settings.store.last().map(Address::scheme);
+    let backend = backend.and_then(Backend::named);
+    let store = backend.and_then(|it| Some((it.title, it.store?.durability)));
     let mut operations = settings.policy.operations();
-    let is_told =
-        settings.store.last().is_some_and(is_redis) && operations.any(Operation::needs_every_claim);
-    match is_told {
-        true => {
-            "\n\nAt-most-once on Redis needs a server that loses no claims: appendonly yes, appendfsync always, no replicas.\n\
-             The proxy looks when it starts, and refuses any other unless accept_lossy_claims = true."
+    match store {
+        Some((title, ClaimDurability::Configured(configuration)))
+            if operations.any(Operation::needs_every_claim) =>
+        {
+            format!(
+                "\n\nAt-most-once on {title} needs a server that loses no claims: {configuration}.\n\
+                 The proxy checks this at start, and refuses any other server unless accept_lossy_claims = true."
+            )
         }
-        false => "",
+        _ => String::new(),
     }
 }
 
@@ -118,15 +124,15 @@ fn legend<'a>(operations: impl Iterator<Item = &'a Operation>) -> String {
     let promises = [
         (
             Guarantee::AtMostOnce,
-            "what may have taken effect is not run again by itself; an outcome that could not be learnt is unknown",
+            "a request that may have executed is never executed again automatically; if its result is not known, it has an unknown outcome",
         ),
         (
             Guarantee::AtLeastOnce,
-            "what did not demonstrably succeed runs again with the next retry, and may run twice",
+            "a request that did not demonstrably succeed executes again on the next retry, and may execute twice",
         ),
         (
             Guarantee::ExactlyOnce,
-            "effect and receipt are committed together; what left no receipt runs again with the next retry; at-most-once while successes come without receipts",
+            "effect and receipt are committed together; a request without a receipt executes again on the next retry; at-most-once while successful responses have no receipt",
         ),
     ];
     let said = promises.iter().filter(|(it, _)| in_force.contains(it));

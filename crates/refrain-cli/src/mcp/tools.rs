@@ -59,6 +59,7 @@ pub(super) const TOOLS: &[Tool] = &[
         finds: false,
         asks: false,
     },
+    #[cfg(feature = "tools")]
     Tool {
         name: "review",
         description: "Review a refrain.toml: what is done, what is open, and how to fix it.",
@@ -79,6 +80,7 @@ pub(super) const TOOLS: &[Tool] = &[
         finds: true,
         asks: false,
     },
+    #[cfg(feature = "tools")]
     Tool {
         name: "plan",
         description: "Classify every operation of an API description, with evidence and confidence, and list where the files of an earlier plan differ from it. Writes nothing.",

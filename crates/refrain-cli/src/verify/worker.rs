@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc};
 use refrain::{
     Guarantee,
     consume::{Broker, Source},
-    policy::redacted,
+    policy::{redacted, schemes::broker_usage},
 };
 use refrain_verify::verify::{
     self, Counting, Process, Report,
@@ -15,35 +15,34 @@ use refrain_verify::verify::{
 use super::{Args, agree, bad, counting, progress, seed, tell, time, trouble, trust};
 use crate::proxy::Failure;
 
-/// What only consumers have.
+/// Flags for consumers.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "With --worker")]
 pub(crate) struct WorkerArgs {
-    /// Test a consumer of messages through its broker
+    /// Test a message consumer through its broker
     #[arg(long, conflicts_with_all = ["url", "op", "openapi"])]
     worker: bool,
-    /// The broker: nats://, amqp://, redis:// or postgres://
-    #[arg(long, value_name = "URL", requires = "worker")]
+    #[arg(long, value_name = "URL", requires = "worker", help = broker_help())]
     broker: Option<String>,
-    /// The queue, stream or subject that the consumer reads
+    /// Queue, stream or subject that the consumer reads
     #[arg(long, value_name = "NAME", requires = "worker")]
     queue: Option<String>,
-    /// What the transport calls the message; {id} and {n} are filled in
+    /// Message id of the transport; {id} and {n} are filled in
     #[arg(long, value_name = "TEXT", requires = "worker")]
     message_id: Option<String>,
-    /// What the consumer promises: at-least-once, at-most-once or exactly-once
+    /// Guarantee of the consumer: at-least-once, at-most-once or exactly-once
     #[arg(long, value_name = "GUARANTEE", requires = "worker", value_parser = guarantee)]
     guarantee: Option<Guarantee>,
-    /// How many consumers each get every message, and count into the same ledger
+    /// Number of consumers that each get every message and count into the same ledger
     #[arg(long, value_name = "N", requires = "worker")]
     consumers: Option<u64>,
-    /// The queue of the consumer's dead letters
+    /// Queue of the consumer's dead letters
     #[arg(long, value_name = "NAME", requires = "worker")]
     dead_letter: Option<String>,
-    /// A body that fails until the consumer gives it up, and works after that
+    /// Body that fails until it is a dead letter, and succeeds after that
     #[arg(long, value_name = "BODY", requires = "worker")]
     poison_body: Option<String>,
-    /// Lets dead letters through again [default: the message is published again]
+    /// Command that redrives dead letters [default: the message is published again]
     #[arg(long, value_name = "COMMAND", requires = "worker")]
     redrive_command: Option<String>,
 }
@@ -54,9 +53,13 @@ impl WorkerArgs {
     }
 }
 
+fn broker_help() -> String {
+    format!("The broker: {}", broker_usage())
+}
+
 fn guarantee(text: &str) -> Result<Guarantee, String> {
     let named = serde_json::from_value(text.into());
-    named.map_err(|_| "write at-least-once, at-most-once or exactly-once".into())
+    named.map_err(|_| "use at-least-once, at-most-once or exactly-once".into())
 }
 
 pub(super) async fn run(args: &Args) -> Result<Report, Failure> {
@@ -94,9 +97,9 @@ fn plan(args: &Args, file: &File) -> Result<(Plan, String), Failure> {
     let told = &args.worker;
     let one = |flag: &Option<String>, filed: &Option<String>| flag.clone().or(filed.clone());
     let broker = one(&told.broker, &file.broker)
-        .ok_or_else(|| bad("no broker is named; write --broker redis://127.0.0.1"))?;
+        .ok_or_else(|| bad("no broker; pass --broker redis://127.0.0.1"))?;
     let queue = one(&told.queue, &file.queue)
-        .ok_or_else(|| bad("no queue is named; write --queue NAME, which the consumer reads"))?;
+        .ok_or_else(|| bad("no queue; pass --queue NAME, which the consumer reads"))?;
     let mut plan = Plan::new(&broker, &queue, seed(args));
     plan.late = time("late", &args.late)?;
     if let Some(patience) = &args.patience {

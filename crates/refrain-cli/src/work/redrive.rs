@@ -3,7 +3,7 @@
 use refrain::{
     AuditLog, Engine,
     consume::{Redrive, Redriven},
-    policy::WorkerSettings,
+    policy::{WorkerSettings, schemes::Backend},
 };
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ pub(super) async fn redrive(args: &Args) -> Result<(), Failure> {
     if workers.iter().all(|worker| worker.dead_letter.is_none()) {
         let names: Vec<_> = workers.iter().map(|worker| &*worker.name).collect();
         return Err(Failure::Configuration(format!(
-            "refrain: nothing to redrive: {} has no `dead_letter`; name the queue of its dead letters in {}",
+            "refrain: nothing to redrive: {} has no `dead_letter`; set its dead-letter queue in {}",
             names.join(", "),
             args.config.display()
         )));
@@ -32,13 +32,13 @@ pub(super) async fn redrive(args: &Args) -> Result<(), Failure> {
     let mut done = Vec::new();
     for worker in &workers {
         let Some(dead_letter) = &worker.dead_letter else {
-            say(format!("worker {}: it has no `dead_letter`", worker.name));
+            say(format!("worker {}: no `dead_letter` set", worker.name));
             continue;
         };
         let redriven = tokio::select! {
             redriven = of(worker, dead_letter, &engine, args.at_most) => redriven,
             () = signals.next() => {
-                say("stopped; what was not let through is still a dead letter");
+                say("stopped; dead letters that were not redriven stay in their queue");
                 return Ok(());
             }
         };
@@ -69,7 +69,8 @@ async fn of(
     let dead = refrain_brokers::open(&dead_source(worker, dead_letter)).await?;
     let to = refrain_brokers::open_publisher(worker.source.as_str()).await?;
     let mut redrive = Redrive::new(dead.clone(), to, engine.clone());
-    redrive = match goes_by_queue(worker.source.as_str()) {
+    let broker = Backend::named(worker.source.scheme()).and_then(|it| it.broker);
+    redrive = match broker.is_some_and(|it| it.redrives_to_queue) {
         true => redrive.with_destination(&worker.queue),
         false => redrive.with_fallback(&worker.queue),
     };
@@ -81,18 +82,12 @@ async fn of(
     redriven
 }
 
-/// Whether a letter is sent to the worker's queue and not to the source that it names: the RabbitMQ exchange that it came through
-/// may feed other queues as well. With other brokers its source is the stream itself, or a subject of it.
-fn goes_by_queue(source: &str) -> bool {
-    source.starts_with("amqp")
-}
-
 fn told(dead_letter: &str, it: Redriven) -> String {
     if it == Redriven::default() {
         return format!("no dead letters in {dead_letter}");
     }
     format!(
-        "{} let through again, {} skipped since their effect has happened, {} left",
+        "{} redriven, {} skipped because their effect has happened, {} left",
         it.sent, it.skipped, it.left
     )
 }
@@ -100,7 +95,7 @@ fn told(dead_letter: &str, it: Redriven) -> String {
 /// The failure for a queue whose dead letters could not all be read.
 fn unread(worker: &WorkerSettings, dead_letter: &str, error: refrain::Error) -> Failure {
     let what = format!(
-        "worker `{}`: the dead letters in {dead_letter} could not all be looked at",
+        "worker `{}`: cannot read all dead letters in {dead_letter}",
         worker.name
     );
     match Failure::from(error) {

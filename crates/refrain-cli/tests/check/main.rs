@@ -88,7 +88,7 @@ fn a_good_file_is_shown_as_a_table() {
     );
     assert_eq!(row("POST /search")[1..3], ["read", "unguarded"]);
     assert_eq!(row("PATCH *")[2], "at-most-once");
-    let is_promised = |guarantee: &str| stdout.contains(&format!("\n{guarantee}: what "));
+    let is_promised = |guarantee: &str| stdout.contains(&format!("\n{guarantee}: a request "));
     assert!(is_promised("at-most-once"), "{stdout}");
     assert!(
         !is_promised("at-least-once"),

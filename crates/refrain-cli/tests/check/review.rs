@@ -58,7 +58,7 @@ fn each_question_finds_what_it_asks_for() {
         (
             "store = \"memory:\"\n",
             "storage",
-            "open required memory: forgets",
+            "open required memory: loses",
         ),
         (
             "durability = \"relaxed\"\n",
@@ -78,7 +78,7 @@ fn each_question_finds_what_it_asks_for() {
         (
             "+on_store_failure = \"pass\"\n",
             "storage",
-            "open required POST /payments runs unguarded",
+            "open required POST /payments is not guarded",
         ),
         (
             "+required = false\n",
@@ -113,7 +113,7 @@ fn each_question_finds_what_it_asks_for() {
         (
             "+remember = \"0s\"\n",
             "retention",
-            "open required POST /payments runs again",
+            "open required POST /payments executes again",
         ),
         (
             "+retention = \"1d\"\n",

@@ -13,7 +13,7 @@ use std::{
 };
 
 use refrain::Guarantee;
-use refrain_testkit::{Audit, Ledger, Seen};
+use refrain_testkit::{Audit, Ledger, Seen, wait};
 
 use crate::{upstream::Upstream, wire::Message};
 
@@ -108,6 +108,18 @@ impl World {
 
     pub(crate) fn known(&self) -> MutexGuard<'_, HashMap<String, Known>> {
         self.known.lock().unwrap()
+    }
+
+    /// Number of keys with a success.
+    pub(crate) fn successes(&self) -> usize {
+        let known = self.known();
+        known.values().filter(|it| it.success.is_some()).count()
+    }
+
+    /// Waits until one more key succeeds.
+    pub(crate) async fn progress(&self) {
+        let before = self.successes();
+        wait::until_true("a request succeeds", || self.successes() > before).await;
     }
 
     #[allow(dead_code, reason = "only some test files use it")]

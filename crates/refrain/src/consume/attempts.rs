@@ -12,8 +12,6 @@ use crate::RecordId;
 
 /// Maximum number of messages remembered in each of two generations.
 const MESSAGES_MAX: usize = 10_000;
-/// Maximum length of a stored failure text, in bytes.
-pub(super) const TEXT_BYTES_MAX: usize = 500;
 
 /// What this process remembers about an unfinished message.
 #[derive(Debug, Clone, Default)]
@@ -79,20 +77,4 @@ impl Attempts {
     fn lock(&self) -> MutexGuard<'_, Generations> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Shortens a failure text to one line that fits in a header.
-pub(crate) fn brief(text: &str) -> String {
-    let plain = text.chars().map(|char| match char.is_control() {
-        true => ' ',
-        false => char,
-    });
-    let mut brief = String::new();
-    for char in plain {
-        if brief.len() + char.len_utf8() > TEXT_BYTES_MAX {
-            break;
-        }
-        brief.push(char);
-    }
-    brief
 }

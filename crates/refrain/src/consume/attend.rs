@@ -6,7 +6,7 @@ use tokio::{sync::SemaphorePermit, time::sleep};
 
 use super::{
     Count, DeadReason, Delivery, Message, Task, Ticket, Worked,
-    attempts::{KnownAttempts, brief},
+    attempts::KnownAttempts,
     dead::{self, Story, redrive_of, restored, text_of},
     key,
     lanes::LanePosition,
@@ -15,8 +15,8 @@ use super::{
     work,
 };
 use crate::{
-    Error, Fingerprint, Key, RecordId, Result, Scope, fingerprint::RequestView, record::State,
-    store::Store,
+    Error, Fingerprint, Key, RecordId, Result, Scope, failure::brief, fingerprint::RequestView,
+    record::State, store::Store,
 };
 
 /// Maximum number of attempts to publish a dead letter before its message is returned to the broker.

@@ -2,11 +2,8 @@
 
 use std::fmt;
 
-use super::{
-    HEADER_BYTES_MAX, Message, Position,
-    attempts::{KnownAttempts, brief},
-};
-use crate::{Fingerprint, Key, RecordId};
+use super::{HEADER_BYTES_MAX, Message, Position, attempts::KnownAttempts};
+use crate::{Fingerprint, Key, RecordId, failure::brief};
 
 /// Reason, as the name of a [`DeadReason`].
 pub const DEAD_REASON: &str = "Refrain-Dead-Reason";

@@ -25,9 +25,8 @@ mod run;
 use run::RelayRun;
 
 /// What happens to a group whose message the broker refuses permanently.
-#[derive(
-    Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
-)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "policy-file", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum OnRefusal {
     /// The group waits for an operator, so nothing is published out of order.

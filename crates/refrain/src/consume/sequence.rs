@@ -38,17 +38,8 @@ pub struct Sequence {
 }
 
 /// What happens to an event whose predecessor has not been handled.
-#[derive(
-    Debug,
-    Clone,
-    Copy,
-    Default,
-    PartialEq,
-    Eq,
-    serde::Deserialize,
-    serde::Serialize,
-    schemars::JsonSchema,
-)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[cfg_attr(feature = "policy-file", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Gap {
     /// Log a warning, and return the event with the backoff; after all attempts it becomes a dead letter.

@@ -7,7 +7,7 @@ use crate::policy::Address;
 /// Queue, stream or topic, with the name of its consumer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
-    /// Address of the broker: `nats://`, `amqp://`, `redis://`, `postgres://`, `kafka://` or `sqs://`.
+    /// Address of the broker, with one of its [schemes](crate::policy::schemes).
     pub url: Address,
     /// Stream, queue or topic.
     pub queue: String,

@@ -132,7 +132,7 @@ pub(super) fn verify(
     if let Err(why) = verified {
         shared.engine.tally().count(Count::Unverified);
         // Not a warning, because any client can cause it at any rate.
-        tracing::debug!(operation = %operation.name, %why, "a request is not signed as it should be");
+        tracing::debug!(operation = %operation.name, %why, "the signature of a request is missing or invalid");
     }
     verified
 }

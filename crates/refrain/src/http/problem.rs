@@ -174,20 +174,20 @@ impl Code {
             Self::KeyInvalid => "The idempotency key is not valid",
             Self::OutcomeUnknown => "It is not known whether the operation took effect",
             Self::UpstreamUnreachable => "The service could not be reached; nothing was sent",
-            Self::BodyNotKept => "The operation took effect; its answer was too large to keep",
+            Self::BodyNotKept => "The operation has ended; its response was too large to keep",
             Self::KeyExpired => "This key was used before; its outcome is no longer kept",
             Self::CredentialChanged => "This key was used with another credential",
-            Self::StoreUnavailable => "What happened under this key cannot be looked up",
+            Self::StoreUnavailable => "The record of this key cannot be read",
             Self::RequestTooLarge => "The request body is too large",
-            Self::SignatureInvalid => "The request is not signed as it should be",
+            Self::SignatureInvalid => "The signature of the request is missing or invalid",
             Self::OverBudget => "Too many request bodies are held in memory",
             Self::RequestMalformed => "The request is malformed",
-            Self::RequestTimeout => "The request did not come in time",
+            Self::RequestTimeout => "The request did not arrive in time",
             Self::TargetTooLong => "The target of the request is too long",
             Self::HeadTooLarge => "The head of the request is too large",
             Self::MethodUnsupported => "The method is not supported",
-            Self::UpstreamFailed => "The service broke off before it answered",
-            Self::UpstreamTimeout => "The service did not answer in time",
+            Self::UpstreamFailed => "The service closed the connection before it responded",
+            Self::UpstreamTimeout => "The service did not respond in time",
         }
     }
 
@@ -389,7 +389,7 @@ pub(super) fn unreadable(error: &BodyError) -> Problem {
         let detail = "The request body did not arrive in time. Nothing was executed.";
         return Problem::new(Code::RequestTimeout, detail);
     }
-    let detail = "The request body is broken off, or its framing is invalid. Nothing was executed.";
+    let detail = "The request body is incomplete or malformed. Nothing was executed.";
     Problem::new(Code::RequestMalformed, detail)
 }
 

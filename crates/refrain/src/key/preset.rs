@@ -12,17 +12,8 @@ use crate::{Error, ErrorKind, Result};
 /// assert_eq!("preset:github".parse::<Source>()?, Sender::Github.source());
 /// # Ok::<(), refrain::Error>(())
 /// ```
-#[derive(
-    Debug,
-    Clone,
-    Copy,
-    PartialEq,
-    Eq,
-    Hash,
-    serde::Deserialize,
-    serde::Serialize,
-    schemars::JsonSchema,
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Deserialize, serde::Serialize)]
+#[cfg_attr(feature = "policy-file", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Sender {
     /// Stripe: the event id is in the body.

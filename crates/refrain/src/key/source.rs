@@ -23,17 +23,8 @@ pub enum Source {
 }
 
 /// How a key header is written.
-#[derive(
-    Debug,
-    Clone,
-    Copy,
-    Default,
-    PartialEq,
-    Eq,
-    serde::Deserialize,
-    serde::Serialize,
-    schemars::JsonSchema,
-)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[cfg_attr(feature = "policy-file", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Syntax {
     /// `"abc"` and `abc` are the same key.

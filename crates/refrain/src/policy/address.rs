@@ -4,77 +4,16 @@ use std::{convert::Infallible, fmt, str::FromStr};
 
 use serde::{Serialize, Serializer};
 
-use super::invalid;
+use super::{
+    invalid,
+    schemes::{AddressForm, Backend, LoginKind, is_known, is_shown},
+};
 use crate::Result;
 
 /// Text printed in place of a secret.
 const HIDDEN: &str = "***";
 /// Maximum length of a scheme, in bytes.
 const SCHEME_BYTES_MAX: usize = 32;
-
-/// Schemes whose user name is printed next to a redacted password. With other schemes it may be a token.
-const NAMES_USERS: [&str; 9] = [
-    "postgres",
-    "postgresql",
-    "redis",
-    "rediss",
-    "nats",
-    "tls",
-    "amqp",
-    "amqps",
-    "sqs",
-];
-/// Schemes in which a login without a colon is always a user name.
-const NAMES_USERS_ALONE: [&str; 4] = ["postgres", "postgresql", "amqp", "amqps"];
-
-/// Parameters whose values are printed. The values of all others are redacted.
-const SHOWN: [&str; 34] = [
-    "accept_lost_records",
-    "application_name",
-    "auth_mechanism",
-    "ca",
-    "cert",
-    "channel_binding",
-    "channel_max",
-    "client.id",
-    "connect_timeout",
-    "connection_timeout",
-    "credentials",
-    "dbname",
-    "endpoint",
-    "expect_records",
-    "frame_max",
-    "heartbeat",
-    "host",
-    "hostaddr",
-    "port",
-    "prefix",
-    "sasl.mechanism",
-    "sasl.mechanisms",
-    "sasl.username",
-    "schema",
-    "security.protocol",
-    "sentinel_login",
-    "ssl.ca.location",
-    "sslcert",
-    "sslmode",
-    "sslrootcert",
-    "start",
-    "target_session_attrs",
-    "trim",
-    "user",
-];
-/// Further known parameters. Text after a `?` is a query only if all its parameters are known.
-const KNOWN: [&str; 8] = [
-    "options",
-    "passfile",
-    "password",
-    "sasl.password",
-    "ssl.key.password",
-    "sslkey",
-    "sslpassword",
-    "key",
-];
 
 /// Address of a database, a broker or a service. Display, Debug and Serialize redact its secrets.
 ///
@@ -221,13 +160,19 @@ fn shown(text: &str) -> String {
             Some(parts) => format!("{scheme}://{}", parts.shown(scheme)),
             None => format!("{scheme}://{HIDDEN}"),
         },
-        None if text.starts_with("file:") || text.starts_with("memory:") => text.into(),
         None if is_place(text) => text.into(),
         None => match text.split_once(':') {
+            Some((scheme, _)) if is_local(scheme) => text.into(),
             Some((scheme, _)) if is_scheme(scheme) => format!("{scheme}:{HIDDEN}"),
             _ => HIDDEN.into(),
         },
     }
+}
+
+/// Whether the scheme is of a store without a server, and so without a login.
+fn is_local(scheme: &str) -> bool {
+    let store = Backend::named(scheme).and_then(|it| it.store);
+    store.is_some_and(|it| it.form != AddressForm::Url && it.schemes.contains(&scheme))
 }
 
 fn is_scheme(text: &str) -> bool {
@@ -302,16 +247,16 @@ impl<'a> Parts<'a> {
 }
 
 fn login(scheme: &str, text: &str) -> String {
-    let kind = scheme.split('+').next().unwrap_or_default();
+    let kind = Backend::named(scheme).map_or(LoginKind::Secret, |it| it.login);
     let is_plain = |user: &str| {
         let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"._%+-".contains(&byte);
         user.bytes().all(is_part)
     };
     match text.split_once(':') {
-        Some((user, _)) if NAMES_USERS.contains(&kind) && is_plain(user) => {
+        Some((user, _)) if kind != LoginKind::Secret && is_plain(user) => {
             format!("{user}:{HIDDEN}@")
         }
-        None if NAMES_USERS_ALONE.contains(&kind) && is_plain(text) => format!("{text}@"),
+        None if kind == LoginKind::User && is_plain(text) => format!("{text}@"),
         _ => format!("{HIDDEN}@"),
     }
 }
@@ -349,24 +294,23 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(is_part)
 }
 
-/// Whether this is certainly a query. Kafka's accepts any setting of librdkafka.
+/// Whether this is certainly a query.
 fn is_query(scheme: &str, text: &str) -> bool {
-    let is_known = |pair: &str| match pair.split_once('=') {
-        Some((name, _)) if scheme == "kafka" => is_name(name),
-        Some((name, _)) => SHOWN.contains(&name) || KNOWN.contains(&name),
+    let takes_any = Backend::named(scheme).is_some_and(|it| it.takes_any_parameter);
+    let is_parameter = |pair: &str| match pair.split_once('=') {
+        Some((name, _)) if takes_any => is_name(name),
+        Some((name, _)) => is_known(name),
         None => pair.is_empty(),
     };
-    text.split('&').all(is_known)
+    text.split('&').all(is_parameter)
 }
 
 fn pair(text: &str) -> String {
     let is_harmless = |value: &str| !value.contains('@') && !value.contains("%40");
     match text.split_once('=') {
-        Some((name, value)) if SHOWN.contains(&name) && is_harmless(value) => text.into(),
+        Some((name, value)) if is_shown(name) && is_harmless(value) => text.into(),
         // Any other name may be part of a secret that contains a `&`.
-        Some((name, _)) if SHOWN.contains(&name) || KNOWN.contains(&name) => {
-            format!("{name}={HIDDEN}")
-        }
+        Some((name, _)) if is_known(name) => format!("{name}={HIDDEN}"),
         None if text.is_empty() => String::new(),
         _ => HIDDEN.into(),
     }
@@ -377,6 +321,7 @@ mod tests {
     //! Tests that no password is printed, in any position of an address.
 
     use super::*;
+    use crate::policy::schemes::{BACKENDS, broker_schemes, store_schemes};
 
     const CANARIES: [&str; 9] = [
         "canary", "can/ary", "can#ary", "can?ary", "can@ary", "can:ary", "can&ary=", "can ary",
@@ -402,36 +347,11 @@ mod tests {
 
     #[test]
     fn no_scheme_prints_a_secret_in_any_position() {
-        let schemes = [
-            "postgres",
-            "postgresql",
-            "redis",
-            "rediss",
-            "redis+cluster",
-            "redis+sentinel",
-            "nats",
-            "nats+tls",
-            "tls",
-            "amqp",
-            "amqps",
-            "kafka",
-            "sqs",
-            "http",
-            "https",
-            "mysql",
-        ];
-        let names = [
-            "password",
-            "sasl.password",
-            "token",
-            "secret",
-            "sslpassword",
-            "ssl.key.password",
-            "key",
-            "passfile",
-            "unheard-of",
-        ];
-        for scheme in schemes {
+        let all = || store_schemes().chain(broker_schemes());
+        let others = ["http", "https", "mysql"];
+        let secrets = BACKENDS.iter().flat_map(|it| it.secret.iter().copied());
+        let names: Vec<_> = secrets.chain(["token", "secret", "unheard-of"]).collect();
+        for scheme in all().chain(others) {
             for canary in CANARIES {
                 for text in [
                     format!("{scheme}://u:{canary}@h"),
@@ -448,13 +368,15 @@ mod tests {
                     assert_hidden(&format!("{scheme}://u:{canary}"));
                     assert_hidden(&format!("{scheme}://u:{canary}/x"));
                 }
-                for name in names {
+                for name in &names {
                     assert_hidden(&format!("{scheme}://u:p@h/x?{name}={canary}"));
                     assert_hidden(&format!("{scheme}://h/x?schema=a&{name}={canary}#f"));
                 }
             }
         }
-        for scheme in ["redis", "nats", "nats+tls", "kafka", "sqs", "http", "https"] {
+        let names_user =
+            |scheme: &&str| Backend::named(scheme).is_some_and(|it| it.login == LoginKind::User);
+        for scheme in all().chain(others).filter(|it| !names_user(it)) {
             assert_hidden(&format!("{scheme}://canary@h"));
         }
         assert_hidden("host=db password=canary");

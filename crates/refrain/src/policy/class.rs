@@ -8,17 +8,8 @@ use crate::Guarantee;
 /// A class changes only the settings listed with it.
 /// The operation's own settings override its class, and its class overrides `[policy]`,
 /// because the class is named on the operation itself.
-#[derive(
-    Debug,
-    Clone,
-    Copy,
-    PartialEq,
-    Eq,
-    Hash,
-    serde::Deserialize,
-    serde::Serialize,
-    schemars::JsonSchema,
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Deserialize, serde::Serialize)]
+#[cfg_attr(feature = "policy-file", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Class {
     /// Changes nothing, such as a search by POST. Not guarded.

@@ -102,9 +102,8 @@ pub struct Operation {
 ///
 /// By default every spelling is guarded, because a case-insensitive service must not be reachable around its guard.
 /// With either value, an operation that guards less than another applies only to its exact spelling.
-#[derive(
-    Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, Serialize, schemars::JsonSchema,
-)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, Serialize)]
+#[cfg_attr(feature = "policy-file", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Paths {
     /// `/V1/Pay` matches the pattern `/v1/pay`.
@@ -125,9 +124,8 @@ impl Paths {
 }
 
 /// Callers that may receive a replay.
-#[derive(
-    Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, Serialize, schemars::JsonSchema,
-)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, Serialize)]
+#[cfg_attr(feature = "policy-file", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum ReplayTo {
     /// Only callers with the credential of the first request.
@@ -138,9 +136,8 @@ pub enum ReplayTo {
 }
 
 /// When a response is sent to the client.
-#[derive(
-    Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, Serialize, schemars::JsonSchema,
-)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, Serialize)]
+#[cfg_attr(feature = "policy-file", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Reply {
     /// After its outcome is durable.
@@ -151,9 +148,8 @@ pub enum Reply {
 }
 
 /// Response to a duplicate of a completed request whose outcome cannot be replayed.
-#[derive(
-    Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, Serialize, schemars::JsonSchema,
-)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, Serialize)]
+#[cfg_attr(feature = "policy-file", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Duplicates {
     /// A problem response with the reason: 409 if the body was not kept, 410 after the end of retention.
@@ -164,9 +160,8 @@ pub enum Duplicates {
 }
 
 /// Enforce the policy, or only observe.
-#[derive(
-    Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, Serialize, schemars::JsonSchema,
-)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, Serialize)]
+#[cfg_attr(feature = "policy-file", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
     /// Answer duplicates without executing them.
@@ -177,9 +172,8 @@ pub enum Mode {
 }
 
 /// Behaviour while the store is unavailable.
-#[derive(
-    Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, Serialize, schemars::JsonSchema,
-)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, Serialize)]
+#[cfg_attr(feature = "policy-file", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum OnStoreFailure {
     /// Reject the request; nothing is executed.

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::{Operation, Terms, WorkerSettings, units::Span};
+use super::{Operation, Terms, units::Span};
+#[cfg(feature = "policy-file")]
+use super::{WorkerSettings, schemes::Backend};
 use crate::key::{Sender, Source};
 
 /// Warning about a valid but probably unintended setting.
@@ -81,6 +83,7 @@ fn redelivery(operation: &Operation) -> Option<Redelivery> {
 }
 
 /// Returns the warnings about this worker.
+#[cfg(feature = "policy-file")]
 pub(super) fn of_worker(worker: &WorkerSettings) -> Vec<Warning> {
     let warning = |message: &str, help: &str| Warning {
         name: worker.name.clone(),
@@ -92,10 +95,9 @@ pub(super) fn of_worker(worker: &WorkerSettings) -> Vec<Warning> {
         let message = "it has no `dead_letter`: what can never be handled stays in the queue and is tried again and again";
         warnings.push(warning(message, "name a queue for what cannot be handled"));
     }
-    // RabbitMQ and Redis do not report a redelivery horizon; other brokers are asked when the worker starts.
-    let is_silent = ["amqp", "redis"]
-        .iter()
-        .any(|it| worker.source.as_str().starts_with(it));
+    // A broker that reports its redelivery horizon is asked when the worker starts.
+    let broker = Backend::named(worker.source.scheme()).and_then(|it| it.broker);
+    let is_silent = broker.is_some_and(|it| !it.reports_age);
     if is_silent && worker.redelivery.is_none() {
         let message = "its broker does not tell how late it may deliver again: what comes later than its key is known runs again";
         warnings.push(warning(

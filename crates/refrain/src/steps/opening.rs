@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     Engine, Guarantee, Key, Scope, Terms,
-    consume::Backoff,
+    backoff::Backoff,
     record::{Record, State},
     store::Store,
 };
@@ -62,7 +62,7 @@ impl Opening {
     /// Names an operation under a key.
     ///
     /// The key must be the same whenever the same effect is intended: for a request behind the layer, its `RecordId`;
-    /// for a message, [`Job::key`](crate::consume::Job::key).
+    /// for a message, the key of its `Job`.
     pub fn new(name: impl Into<String>, key: impl Into<Key>) -> Self {
         Self {
             name: name.into(),

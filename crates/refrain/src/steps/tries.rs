@@ -5,7 +5,7 @@ use std::{pin::pin, time::Duration};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{Failure, Steps, run::PlannedEntry};
-use crate::{Guarantee, Key, consume::brief, engine::Running, record::Reason};
+use crate::{Guarantee, Key, engine::Running, failure::brief, record::Reason};
 
 /// Maximum duration of a try, regardless of the terms, to avoid overflow of the clock.
 const TRY_MAX: Duration = Duration::from_hours(24);

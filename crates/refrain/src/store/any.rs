@@ -10,7 +10,10 @@ use super::{
 use crate::{
     Error, ErrorKind, Result,
     key::{RecordId, Secret},
-    policy::redacted,
+    policy::{
+        redacted,
+        schemes::{Backend, BackendId, alternatives, stores},
+    },
     record::{Claim, Erased, Fence, Settled, Settlement, Verdict},
 };
 
@@ -107,9 +110,10 @@ impl AnyStore {
     /// # Errors
     /// The same as [`open`](Self::open).
     pub async fn open_with(address: &str, options: embedded::Options) -> Result<Self> {
-        match address.split_once(':') {
-            Some(("memory", "")) => Ok(Self::new(Memory::new())),
-            Some(("file", folder)) if !folder.is_empty() => {
+        let backend = Backend::of_store(address).map(|it| it.id);
+        match (backend, address.split_once(':')) {
+            (Some(BackendId::Memory), _) => Ok(Self::new(Memory::new())),
+            (Some(BackendId::Embedded), Some((_, folder))) => {
                 let folder = Path::new(folder).to_path_buf();
                 let opening = tokio::task::spawn_blocking(move || Embedded::open(&folder, options));
                 let opened = opening.await.map_err(|panic| {
@@ -118,13 +122,13 @@ impl AnyStore {
                 })?;
                 Ok(Self::new(opened?))
             }
-            _ => Err(Error::new(
-                ErrorKind::Unsupported,
-                format!(
-                    "unsupported store `{}`; write memory: or file:DIR",
-                    redacted(address)
-                ),
-            )),
+            _ => {
+                let own = stores().filter(|(_, it)| it.feature.is_none());
+                let own = alternatives(own.map(|(_, it)| it.usage()));
+                let address = redacted(address);
+                let message = format!("unsupported store `{address}`; write {own}");
+                Err(Error::new(ErrorKind::Unsupported, message))
+            }
         }
     }
 }

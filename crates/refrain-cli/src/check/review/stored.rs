@@ -1,7 +1,11 @@
 //! Questions about the store, and about retention.
 
 use refrain::{
-    policy::{Address, Class, OnStoreFailure, units::Span},
+    policy::{
+        Address, Class, OnStoreFailure,
+        schemes::{Backend, BackendId, ClaimDurability, alternatives, stores},
+        units::Span,
+    },
     store::embedded::Durability,
 };
 
@@ -11,37 +15,45 @@ pub(super) fn storage(facts: &Facts) -> Vec<Line> {
     let settings = &facts.settings;
     let mut open = Vec::new();
     // Claims are kept in the last store named.
-    let store = settings.store.last().map_or("", Address::as_str);
-    let place = facts.place(store);
-    if store.starts_with("memory:") {
-        let why = "memory: forgets every key when the process ends, and retries run again";
-        let fix = "write store = \"file:DIR\", \"postgres://…\" or \"redis://…\"";
-        open.push(Line::open(&place, why, fix));
+    let store = settings.store.last();
+    let place = facts.place(store.map_or("", Address::as_str));
+    let backend = store.and_then(|it| Backend::named(it.scheme()));
+    let durability = backend.and_then(|it| Some(it.store?.durability));
+    if durability == Some(ClaimDurability::UntilExit) {
+        let why = "memory: loses every key when the process ends, and retries execute again";
+        let durable = stores().filter(|(_, it)| it.durability != ClaimDurability::UntilExit);
+        let durable = alternatives(durable.map(|(_, it)| format!("\"{}\"", it.usage())));
+        open.push(Line::open(&place, why, format!("write store = {durable}")));
     }
-    if store.starts_with("file:") && settings.durability == Durability::Relaxed {
-        let why = "durability = \"relaxed\" may lose granted claims with the power";
+    if backend.is_some_and(|it| it.id == BackendId::Embedded)
+        && settings.durability == Durability::Relaxed
+    {
+        let why = "durability = \"relaxed\" may lose granted claims on a power loss";
         open.push(Line::open(&place, why, "write durability = \"full\""));
     }
     let needs = facts.guarded().find(|it| it.needs_every_claim());
-    if let Some(operation) = needs.filter(|_| store.starts_with("redis")) {
-        let name = &operation.name;
+    if let (Some(operation), Some(backend)) = (needs, backend)
+        && let Some(ClaimDurability::Configured(configuration)) = durability
+    {
+        let (name, title) = (&operation.name, backend.title);
         let why = format!(
-            "{name} is at-most-once on Redis, which has to keep what it acknowledged; only the server can tell"
+            "{name} is at-most-once on {title}, which must not lose acknowledged claims; only the server can tell"
         );
-        let fix = "set appendonly yes and appendfsync always on a server without replicas; the proxy refuses any other";
+        let fix = format!("configure the server with {configuration}; the proxy refuses any other");
         open.push(Line::advice(&place, why, fix));
     }
     for operation in facts.guarded() {
         let (name, place) = (&operation.name, facts.place(&operation.name));
         let is_money = operation.class == Some(Class::Monetary);
         if operation.accept_lossy_claims {
-            let why =
-                format!("{name} accepts a store that may lose claims: what is lost runs twice");
+            let why = format!(
+                "{name} accepts a store that may lose claims: a request whose claim is lost executes twice"
+            );
             let fix = "remove accept_lossy_claims, or write guarantee = \"at-least-once\"";
             open.push(line(is_money, place.clone(), why, fix));
         }
         if operation.on_store_failure == OnStoreFailure::Pass {
-            let why = format!("{name} runs unguarded while the store cannot be reached");
+            let why = format!("{name} is not guarded while the store is unavailable");
             open.push(line(
                 is_money,
                 place,
@@ -84,10 +96,10 @@ pub(super) fn retention(facts: &Facts) -> Vec<Line> {
         .collect();
     for operation in facts.guarded().filter(|it| it.terms.remember.is_zero()) {
         let why = format!(
-            "{} runs again as soon as retention has ended",
+            "{} executes again as soon as retention has ended",
             operation.name
         );
-        let fix = "write remember = \"7d\" or longer: a late retry is refused then";
+        let fix = "write remember = \"7d\" or longer, so that a late retry is refused";
         open.push(Line::open(facts.place(&operation.name), why, fix));
     }
     let operations = facts.guarded().map(|it| {
@@ -96,7 +108,10 @@ pub(super) fn retention(facts: &Facts) -> Vec<Line> {
     });
     let workers = settings.workers.iter().map(|it| {
         let known = Span(it.terms.retention + it.terms.remember);
-        (format!("known for {known}"), format!("worker {}", it.name))
+        (
+            format!("duplicates detected for {known}"),
+            format!("worker {}", it.name),
+        )
     });
     or_done(open, facts.whole(), grouped(operations.chain(workers)))
 }

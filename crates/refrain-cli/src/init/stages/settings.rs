@@ -1,6 +1,9 @@
 //! Settings for all operations: asked for, unless an existing policy has them.
 
-use refrain::policy::{Address, File};
+use refrain::policy::{
+    Address, File,
+    schemes::{self, AddressForm, Backend, ClaimDurability},
+};
 use toml_edit::value;
 
 use super::{Given, Ground, Tell};
@@ -50,7 +53,7 @@ impl Ground<'_> {
     fn said(&self, table: Option<&str>, name: &str, tell: &dyn Tell) -> Option<Vec<String>> {
         let said = self.existing.setting(table, name)?;
         tell.say(&format!(
-            "{POLICY} has {name} = {}, and keeps it.",
+            "{POLICY} has {name} = {}; it stays unchanged.",
             said.join(", ")
         ));
         Some(said)
@@ -68,7 +71,7 @@ impl Ground<'_> {
             (Some(said), Some(told)) if said.as_slice() != std::slice::from_ref(told) => {
                 let said = said.join(", ");
                 let why = anyhow::anyhow!(
-                    "--{name}: {POLICY} has {name} = {said}; change it there, or leave --{name} out"
+                    "--{name}: {POLICY} has {name} = {said}; change it there, or omit --{name}"
                 );
                 Err(why.into())
             }
@@ -97,12 +100,12 @@ pub(super) fn keys(
         None if ground.existing.has_operations() => KEY_HEADER.into(),
         None => interview.ask(&Question {
             name: "key header".into(),
-            text: "Which header do clients send their key in?".into(),
-            why: "Clients and libraries know Idempotency-Key; another name helps only where they already send it.",
+            text: "In which header do clients send their key?".into(),
+            why: "Clients and libraries know Idempotency-Key; use another name only if clients already send it.",
             default: KEY_HEADER.into(),
             kind: Kind::Text(&|typed| match http::HeaderName::try_from(typed) {
                 Ok(_) => Ok(()),
-                Err(_) => Err("a header's name has letters, digits and hyphens".into()),
+                Err(_) => Err("invalid header name; use letters, digits and hyphens".into()),
             }),
         })?,
     };
@@ -116,12 +119,12 @@ pub(super) fn keys(
     }
     let answer = interview.ask(&Question {
         name: "natural keys".into(),
-        text: format!("{} could take a key made of what the request is about. Use it where a client sends none?", counted(proposals, "operation")),
-        why: "It stops duplicates of clients that know nothing of keys, and takes two wanted requests for one if they are about the same.",
+        text: format!("{} could take a natural key, built from business identifiers in the request. Use it if a client sends no key?", counted(proposals, "operation")),
+        why: "It stops duplicates from clients without keys, but two intended requests with the same identifiers count as one.",
         default: "no".into(),
         kind: Kind::Choice(vec![
-            ("no".into(), "no: a request without a key is not guarded, or refused where a key is required".into()),
-            ("yes".into(), "yes: refrain.toml names the members, and what may collide".into()),
+            ("no".into(), "no: a request without a key is not guarded, or is refused if a key is required".into()),
+            ("yes".into(), "yes: refrain.toml lists the members, and which requests may collide".into()),
         ]),
     })?;
     Ok((header, answer == "yes"))
@@ -136,59 +139,55 @@ pub(super) fn store(
     if let Some(store) = ground.told("store", given.store.as_ref(), tell)? {
         return Ok(store);
     }
-    for (engine, place) in [("PostgreSQL", &found.postgres), ("Redis", &found.redis)] {
-        if let Some(place) = place {
-            tell.say(&format!("{} names {engine}.", place.display()));
-        }
+    for (server, place) in &found.servers {
+        tell.say(&format!("{} names {}.", place.display(), server.title));
     }
+    let durable = schemes::stores().filter(|(_, it)| it.durability != ClaimDurability::UntilExit);
+    let mut choices: Vec<(String, String)> = durable
+        .map(|(it, store)| {
+            (
+                store.schemes[0].into(),
+                format!("{}: {}", it.title, store.summary),
+            )
+        })
+        .collect();
+    let tiered = "Redis in front of PostgreSQL: replays from Redis, records in PostgreSQL";
+    choices.push((TIERED.into(), tiered.into()));
     let kind = interview.ask(&Question {
         name: "store".into(),
         text: "Where are keys and outcomes kept?".into(),
-        why: "One process needs nothing but a folder; several share an engine, which then has to be up for anything to be guarded.",
+        why: "One process needs only a folder; several processes need a shared database, which must be available to guard requests.",
         default: "file".into(),
-        kind: Kind::Choice(
-            [
-                ("file", "in a folder: one process, durable, nothing to set up"),
-                ("postgres", "PostgreSQL: many processes, durable, allows exactly-once"),
-                ("redis", "Redis: many processes, quick; it must not evict, and may lose the last moments"),
-                ("tiered", "Redis in front of PostgreSQL: replays from memory, truth in SQL"),
-            ]
-            .map(|(kind, label)| (kind.into(), label.into()))
-            .into(),
-        ),
+        kind: Kind::Choice(choices),
     })?;
-    let mut store = Vec::new();
-    if kind == "file" {
-        return Ok(vec!["file:refrain-data".into()]);
-    }
-    if kind != "postgres" {
-        store.push(address("redis", "redis://127.0.0.1:6379", interview)?);
-    }
-    if kind != "redis" {
-        store.push(address(
-            "postgres",
-            "postgres://refrain@127.0.0.1/refrain",
-            interview,
-        )?);
-    }
-    Ok(store)
+    let chosen = match &*kind {
+        TIERED => vec!["redis", "postgres"],
+        scheme => vec![scheme],
+    };
+    let addresses = chosen.into_iter().map(|scheme| address(scheme, interview));
+    addresses.collect()
 }
 
+/// The choice of a front and a store behind it.
+const TIERED: &str = "tiered";
+
 /// Passwords do not belong in the policy, which many people can read.
-const NO_PASSWORD: &str =
-    "leave the password out: the file is read by many; give the whole address in REFRAIN_STORE";
+const NO_PASSWORD: &str = "leave the password out, because many people read the file; set the complete address in REFRAIN_STORE";
 
 fn has_password(address: &str) -> bool {
     // An address has a password if its printed form is redacted.
     Address::new(address).to_string() != address
 }
 
-fn address(scheme: &str, default: &str, interview: &mut Interview) -> Result<String, NoAnswer> {
+fn address(scheme: &str, interview: &mut Interview) -> Result<String, NoAnswer> {
+    let store = Backend::named(scheme).and_then(|it| it.store);
+    let Some(store) = store.filter(|it| it.form == AddressForm::Url) else {
+        return Ok(store.map_or(scheme, |it| it.example).into());
+    };
+    let default = store.example;
     let check = |typed: &str| {
-        if !typed.starts_with(&format!("{scheme}://"))
-            && !typed.starts_with(&format!("{scheme}s://"))
-        {
-            return Err(format!("an address such as {default}"));
+        if !store.accepts(typed) {
+            return Err(format!("expected an address such as {default}"));
         }
         match has_password(typed) {
             true => Err(NO_PASSWORD.into()),
@@ -198,7 +197,7 @@ fn address(scheme: &str, default: &str, interview: &mut Interview) -> Result<Str
     interview.ask(&Question {
         name: format!("{scheme} address"),
         text: format!("The address of {scheme}?"),
-        why: "Without a password; the whole address can be given to the process in REFRAIN_STORE.",
+        why: "Without a password; set the complete address in REFRAIN_STORE for the process.",
         default: default.into(),
         kind: Kind::Text(&check),
     })
@@ -214,12 +213,12 @@ pub(super) fn retention(
     }
     interview.ask(&Question {
         name: "retention".into(),
-        text: "For how long may a retry come and still get the first answer?".into(),
-        why: "Longer is safer and takes more room; it has to outlast the slowest client's last retry. Money keeps 30 days anyhow.",
+        text: "How long after a request may a retry still get the first response?".into(),
+        why: "Longer is safer and needs more space; it must cover the last retry of the slowest client. Monetary operations always keep 30 days.",
         default: "24h".into(),
         kind: Kind::Choice(
             [
-                ("24h", "a day: what most clients expect"),
+                ("24h", "a day: the default that most clients expect"),
                 ("72h", "three days: over a weekend"),
                 ("7d", "a week"),
                 ("30d", "a month"),
@@ -240,14 +239,14 @@ pub(super) fn scope(
     }
     let scope = interview.ask(&Question {
         name: "scope".into(),
-        text: "Whose is a key?".into(),
-        why: "Two tenants may choose the same key; within the wrong scope one would get the other's answer.",
+        text: "In which scope is a key unique?".into(),
+        why: "Two tenants may choose the same key; with the wrong scope one would get the other's response.",
         default: "credential".into(),
         kind: Kind::Choice(
             [
-                ("credential", "the credential's that a request carries (Authorization)"),
-                ("header", "a tenant's, named by a header that only your gateway can set"),
-                ("none", "everybody's: a service behind the network's wall with one client"),
+                ("credential", "the credential of the request (Authorization)"),
+                ("header", "the tenant, named by a header that only your gateway can set"),
+                ("none", "none: all callers share keys; for an internal service with one client"),
             ]
             .map(|(scope, label)| (scope.into(), label.into()))
             .into(),
@@ -259,11 +258,11 @@ pub(super) fn scope(
     let header = interview.ask(&Question {
         name: "tenant header".into(),
         text: "Which header names the tenant?".into(),
-        why: "A client that can set it itself can read another tenant's answers.",
+        why: "A client that can set this header can read another tenant's responses.",
         default: "X-Tenant-Id".into(),
         kind: Kind::Text(&|typed| match http::HeaderName::try_from(typed) {
             Ok(_) => Ok(()),
-            Err(_) => Err("a header's name has letters, digits and hyphens".into()),
+            Err(_) => Err("invalid header name; use letters, digits and hyphens".into()),
         }),
     })?;
     Ok(format!("header:{header}"))
@@ -279,14 +278,14 @@ pub(super) fn upstream(
     }
     interview.ask(&Question {
         name: "upstream".into(),
-        text: "Where does the service listen that the proxy stands in front of?".into(),
-        why: "Scheme, host and port alone; the proxy takes its place for the clients.",
+        text: "What is the address of the service behind the proxy?".into(),
+        why: "Only scheme, host and port; clients then connect to the proxy instead.",
         default: "http://127.0.0.1:3000".into(),
         kind: Kind::Text(&|typed| match typed.parse::<http::Uri>() {
             Ok(uri) if uri.host().is_some() && uri.scheme().is_some() && uri.path() == "/" => {
                 Ok(())
             }
-            _ => Err("an address such as http://127.0.0.1:3000".into()),
+            _ => Err("expected an address such as http://127.0.0.1:3000".into()),
         }),
     })
 }
@@ -302,10 +301,10 @@ pub(super) fn wait(
     interview.ask(&Question {
         name: "wait".into(),
         text: "What does a duplicate get while the first request still runs?".into(),
-        why: "Waiting gives it the first one's answer and holds a connection meanwhile; refusing is quick and leaves the retry to the client.",
+        why: "Waiting returns the first response, but holds a connection; refusing is fast, and leaves the retry to the client.",
         default: "10s".into(),
         kind: Kind::Choice(vec![
-            ("10s".into(), "the first one's answer, if that comes within 10 s".into()),
+            ("10s".into(), "the first response, if it arrives within 10 s".into()),
             ("0s".into(), "409 at once, with Retry-After".into()),
         ]),
     })

@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use refrain::{Guarantee, consume::Message, policy::redacted};
+use refrain::{
+    Guarantee,
+    consume::Message,
+    policy::{redacted, schemes::Backend},
+};
 
 use super::CASES;
 use crate::verify::plan::{CONCURRENT_MAX, Counting, Process, Trust};
@@ -131,9 +135,12 @@ impl Plan {
                 template.name
             ));
         }
-        let drops = ["nats:", "tls:", "sqs:"]
-            .iter()
-            .any(|scheme| self.broker.starts_with(scheme));
+        let scheme = self
+            .broker
+            .split_once("://")
+            .map_or("", |(scheme, _)| scheme);
+        let broker = Backend::named(scheme).and_then(|it| it.broker);
+        let drops = broker.is_some_and(|it| it.drops_duplicates);
         let id = template.message_id.as_deref().unwrap_or(NUMBER);
         match drops && !id.contains(NUMBER) {
             true => Err(format!(
@@ -249,6 +256,7 @@ mod tests {
         odd.only.push("lost-answer".into());
         for (plan, said) in [
             (plan("nats://h", named("{id}")), "--message-id '{id}-{n}'"),
+            (plan("nats+tls://h", named("{id}")), "'{id}-{n}'"),
             (plan("redis://h", no_id), "has no {id}"),
             (uncounted, "--effects-url"),
             (

@@ -3,7 +3,10 @@
 use std::ops::Range;
 
 use super::{problem::Report, table::Places};
-use crate::policy::{Address, outside};
+use crate::policy::{
+    Address, outside,
+    schemes::{Backend, BackendId},
+};
 
 /// The three settings for one address: `NAME`, `NAME_env` and `NAME_file`.
 pub(super) struct Given<'a> {
@@ -70,8 +73,8 @@ pub(super) fn database(
     report: &mut Report<'_>,
 ) -> Address {
     let address = Address::new(text);
-    let (scheme, rest) = address.as_str().split_once("://").unwrap_or(("", ""));
-    if !["postgres", "postgresql"].contains(&scheme) || rest.is_empty() {
+    let backend = Backend::of_store(address.as_str());
+    if backend.is_none_or(|it| it.id != BackendId::Postgres) {
         let message = format!("`{name}` is not the address of a PostgreSQL database");
         report.push(at, message, "write postgres://USER@HOST/DATABASE");
         return address;

@@ -7,10 +7,12 @@ use serde_json::Value;
 
 use super::forms::FingerprintTable;
 use super::relay::RELAYS_MAX;
-use super::server::store_pattern;
 use super::typed::{Authorization, Head, Proxy, Relay, Section, Server, Signed, Worker};
 use super::worker::WORKERS_MAX;
-use crate::policy::OPERATIONS_MAX;
+use crate::policy::{
+    OPERATIONS_MAX,
+    schemes::{AddressForm, BackendId, broker_schemes, stores},
+};
 
 /// Configuration file of Refrain, `refrain.toml`.
 // Only for the schema: with flattened structs, serde would lose the positions of list members.
@@ -125,12 +127,12 @@ macro_rules! text {
 text! {
     Address: r"^(\[[0-9A-Fa-f:.]+\]|[0-9.]+):[0-9]{1,5}$";
     Upstream: r"^https?://[^/?#@\s]+/?$";
-    StoreUrl: store_pattern();
-    BrokerUrl: r"^(nats(\+tls)?|tls|amqps?|rediss?|postgres(ql)?|kafka|sqs)://.+$";
+    StoreUrl: store_pattern(|_| true);
+    BrokerUrl: any_of(broker_schemes().map(|it| (it, AddressForm::Url)));
     DeliverUrl: r"^https?://[^/?#@\s]+([/?][^#\s]*)?$";
     MessageKey: r"^(id|cloudevents|position|header:[^\s:]+|body:/.*|natural:.*\{/.*\}.*|preset:[a-z-]+)$";
     FieldText: r"^(header:[^\s:]+|body:/.*)$";
-    ReceiptsUrl: r"^postgres(ql)?://.+$";
+    ReceiptsUrl: store_pattern(|id| id == BackendId::Postgres);
     ProblemBase: r"^(/|https?://).*/$|^/$";
     KeySource: r"^(header:[^\s:]+|body:/.*|derive|natural:.*\{/.*\}.*|preset:[a-z-]+)$";
     ScopeText: r"^(credential|route|none|header:[^\s:]+|path:.+)$";
@@ -142,6 +144,25 @@ text! {
     VariableName: r"^[A-Z0-9_]+$";
     PathText: r"^.+$";
     ProbeText: r"^GET /\S*\{[^{}]+\}\S*$";
+}
+
+/// Pattern of the store addresses of some backends.
+fn store_pattern(is_meant: impl Fn(BackendId) -> bool) -> String {
+    let stores = stores().filter(|(backend, _)| is_meant(backend.id));
+    any_of(stores.flat_map(|(_, it)| it.schemes.iter().map(move |scheme| (*scheme, it.form))))
+}
+
+fn any_of(schemes: impl Iterator<Item = (&'static str, AddressForm)>) -> String {
+    let form = |(scheme, form): (&str, AddressForm)| {
+        let rest = match form {
+            AddressForm::Alone => "",
+            AddressForm::Folder => ".+",
+            AddressForm::Url => "//.+",
+        };
+        format!("{}:{rest}", scheme.replace('+', r"\+"))
+    };
+    let forms: Vec<_> = schemes.map(form).collect();
+    format!("^({})$", forms.join("|"))
 }
 
 /// A whole number of bytes, or a string with a unit.

@@ -5,12 +5,16 @@ use std::{net::SocketAddr, ops::Range, path::PathBuf};
 use super::{
     Durability,
     draft::choice,
-    given::Given,
+    given::{Given, certain},
     problem::Report,
     table::Part,
     typed::{List, Server},
 };
-use crate::policy::{Address, suggest};
+use crate::policy::{
+    Address,
+    schemes::{self, Backend, alternatives, store_schemes, store_usage},
+    suggest,
+};
 
 const LISTEN: SocketAddr = loopback(8377);
 const ADMIN: SocketAddr = loopback(8378);
@@ -18,20 +22,6 @@ const PROBLEMS: &str = "/.well-known/refrain/problems/";
 const STORE: &str = "file:refrain-data";
 /// A cache and the store of record.
 const STORES_MAX: usize = 2;
-const MEMORY: &str = "memory";
-const FILE: &str = "file";
-const SCHEMES: [&str; 10] = [
-    MEMORY,
-    FILE,
-    "postgres",
-    "postgresql",
-    "redis",
-    "rediss",
-    "redis+cluster",
-    "rediss+cluster",
-    "redis+sentinel",
-    "rediss+sentinel",
-];
 
 /// Resolved process settings.
 pub(super) struct Resolved {
@@ -186,20 +176,27 @@ fn checked_stores(
         );
     }
     if let [(front, at), _] = &members[..]
-        && !front.starts_with("redis")
+        && !can_be_front(front)
     {
         let message = "the first of two stores is the front, from which outcomes are served";
-        report.push(
-            at.clone(),
-            message,
-            "write redis://… first, and the store that holds the records behind it",
+        let fronts = schemes::stores().filter(|(_, it)| it.can_be_front);
+        let help = format!(
+            "write {} first, and the store that holds the records behind it",
+            alternatives(fronts.map(|(_, it)| it.usage()))
         );
+        report.push(at.clone(), message, help);
     }
     let checked = members.into_iter().map(|(url, at)| {
         check_store(url, at, report);
         Address::new(url)
     });
     checked.collect()
+}
+
+fn can_be_front(url: &str) -> bool {
+    let scheme = url.split_once(':').map_or(url, |(scheme, _)| scheme);
+    let store = Backend::named(scheme).and_then(|it| it.store);
+    store.is_some_and(|it| it.can_be_front)
 }
 
 /// Splits a text into store addresses, at commas that precede the scheme of a store.
@@ -211,7 +208,7 @@ fn tiers(text: &str) -> Vec<&str> {
     while let Some(at) = text[from..].find(',').map(|at| from + at) {
         from = at + 1;
         let scheme = text[from..].trim_start().split_once(':');
-        if scheme.is_some_and(|(scheme, _)| SCHEMES.contains(&scheme)) {
+        if scheme.is_some_and(|(scheme, _)| store_schemes().any(|it| it == scheme)) {
             tiers.push(text[start..at].trim());
             start = from;
         }
@@ -221,34 +218,19 @@ fn tiers(text: &str) -> Vec<&str> {
 }
 
 fn check_store(url: &str, at: Range<usize>, report: &mut Report<'_>) {
-    let (scheme, rest) = url.split_once(':').unwrap_or((url, ""));
-    let is_whole = match scheme {
-        MEMORY => rest.is_empty() && url.ends_with(':'),
-        FILE => !rest.is_empty(),
-        _ => rest.starts_with("//") && rest.len() > 2,
-    };
     let address = Address::new(url);
-    if is_whole && SCHEMES.contains(&scheme) {
-        if let Err(error) = address.check() {
-            report.push_error(at, &error);
-        }
+    if Backend::of_store(url).is_some() {
+        certain(address, at, report);
         return;
     }
-    let help = match suggest::nearest(scheme, SCHEMES) {
-        Some(meant) if !SCHEMES.contains(&scheme) => format!("did you mean `{meant}:`?"),
-        _ => "write memory:, file:DIR, postgres://… or redis://…".into(),
+    let scheme = url.split_once(':').map_or(url, |(scheme, _)| scheme);
+    let help = match suggest::nearest(scheme, store_schemes()) {
+        Some(meant) if store_schemes().all(|it| it != scheme) => {
+            format!("did you mean `{meant}:`?")
+        }
+        _ => format!("write {}", store_usage()),
     };
     report.push(at, format!("`{address}` is no address of a store"), help);
-}
-
-/// Schema pattern for the addresses that [`check_store`] accepts.
-pub(super) fn store_pattern() -> String {
-    let form = |scheme: &str| match scheme {
-        MEMORY => format!("{MEMORY}:"),
-        FILE => format!("{FILE}:.+"),
-        server => format!("{}://.+", server.replace('+', r"\+")),
-    };
-    format!("^({})$", SCHEMES.map(form).join("|"))
 }
 
 fn check_problems(base: &str, at: Range<usize>, report: &mut Report<'_>) {

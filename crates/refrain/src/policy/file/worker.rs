@@ -17,27 +17,15 @@ use crate::{
     Guarantee,
     consume::{Gap, KeySource, Sequence, Source},
     policy::{
-        Address, Terms, rules, suggest,
+        Address, Terms, rules,
+        schemes::{Backend, broker_schemes, broker_usage},
+        suggest,
         units::{self, Span},
     },
 };
 
 /// Maximum number of workers in one file.
 pub(super) const WORKERS_MAX: usize = 256;
-/// Schemes of broker addresses.
-pub(super) const BROKERS: [&str; 11] = [
-    "nats",
-    "nats+tls",
-    "tls",
-    "amqp",
-    "amqps",
-    "redis",
-    "rediss",
-    "postgres",
-    "postgresql",
-    "kafka",
-    "sqs",
-];
 
 /// Settings of a worker, which delivers the messages of a queue to a service; from `[[worker]]`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -345,15 +333,15 @@ pub(super) fn broker(
     at: Range<usize>,
     report: &mut Report<'_>,
 ) -> Address {
-    let (scheme, rest) = text.split_once("://").unwrap_or((&text, ""));
-    if BROKERS.contains(&scheme) && !rest.is_empty() {
+    if Backend::of_broker(&text).is_some() {
         return certain(Address::new(text), at, report);
     }
-    let help = match suggest::nearest(scheme, BROKERS) {
-        Some(meant) if !BROKERS.contains(&scheme) => format!("did you mean `{meant}://`?"),
-        _ => {
-            "write nats://, amqp://, redis://, postgres://, kafka:// or sqs:// and the host".into()
+    let scheme = text.split_once("://").map_or(&*text, |(scheme, _)| scheme);
+    let help = match suggest::nearest(scheme, broker_schemes()) {
+        Some(meant) if broker_schemes().all(|it| it != scheme) => {
+            format!("did you mean `{meant}://`?")
         }
+        _ => format!("write {} and the host", broker_usage()),
     };
     report.push(at, format!("`{setting}` is no address of a broker"), help);
     Address::new(text)
