@@ -69,7 +69,7 @@ fn without_a_code_all_are_listed() {
     assert_eq!(json["codes"][0]["advice"], "wait");
     assert_eq!(
         json["codes"][0]["title"],
-        "The first request is still running"
+        "The first request with this key is still running"
     );
 }
 

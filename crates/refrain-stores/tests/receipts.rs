@@ -271,7 +271,7 @@ async fn an_address_that_leads_nowhere_says_which_and_hides_its_password() {
         (
             "postgres://app:secret@127.0.0.1/app?sslmode=some",
             ErrorKind::Unsupported,
-            "sslmode=some is not known",
+            "unknown sslmode=some",
         ),
         (
             "mysql://app:secret@db/app",

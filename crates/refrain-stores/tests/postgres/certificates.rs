@@ -120,12 +120,12 @@ async fn a_client_shows_its_certificate() {
     check(&shown(&certificate, &other_key), &["sslcert with sslkey"]).await;
     check(
         &shown(&certificate, "/nowhere.key"),
-        &["sslkey=/nowhere.key cannot be read"],
+        &["cannot read sslkey=/nowhere.key"],
     )
     .await;
     check(
         &shown("/nowhere.pem", &key),
-        &["sslcert=/nowhere.pem cannot be read"],
+        &["cannot read sslcert=/nowhere.pem"],
     )
     .await;
     check(&server.url("refrain", "sslcert=/a.pem"), &["add sslkey"]).await;
