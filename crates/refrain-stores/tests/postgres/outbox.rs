@@ -234,11 +234,7 @@ async fn a_message_stands_or_falls_with_its_transaction_and_arrives_as_it_was() 
         .unwrap();
     assert_eq!(kept, "own");
     let relay = office.relay(&book).await;
-    assert_eq!(
-        relay.drain().await.unwrap().waiting,
-        0,
-        "counted before the commit"
-    );
+    assert_eq!(relay.drain().await.unwrap().waiting, 0, "uncommitted");
     assert!(book.seen().is_empty());
     transaction.commit().await.unwrap();
     relay.drain().await.unwrap();
@@ -250,11 +246,7 @@ async fn a_message_stands_or_falls_with_its_transaction_and_arrives_as_it_was() 
         wanted.subject = "orders".into();
         assert_eq!(*seen, wanted);
     }
-    assert_eq!(
-        office.count("true").await,
-        0,
-        "published rows must be deleted"
-    );
+    assert_eq!(office.count("true").await, 0, "published rows remain");
 }
 
 #[tokio::test]
@@ -375,11 +367,7 @@ async fn while_the_broker_is_down_messages_wait_and_then_go_in_order() {
         error.is_retryable() && error.to_string().contains("down"),
         "{error}"
     );
-    assert_eq!(
-        office.count("refusals > 0").await,
-        0,
-        "the broker refused nothing"
-    );
+    assert_eq!(office.count("refusals > 0").await, 0, "refusals");
     let running = Running::start(relay);
     let has_failed = async || running.relay.counters().read().failed > 0;
     until("it has failed", has_failed).await;

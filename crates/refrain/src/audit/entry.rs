@@ -326,7 +326,7 @@ impl Written {
 
 #[cfg(test)]
 mod tests {
-    //! A line over the limit is damage to whoever reads the log, and the log would refuse to open.
+    //! A line over the limit counts as damage, and the log would refuse to open.
 
     use super::*;
 

@@ -131,7 +131,7 @@ impl Execution {
             // Overtaken: the outcome of the other attempt counts.
             let is_failure = outcome.status() >= 400 && self.intent.receipts.is_some();
             let running = match Box::pin(self.shared.engine.claim(&self.intent)).await {
-                // The other attempt may still commit, whatever the failure of this one. Dropping the guard restores the doubt.
+                // The other attempt may still commit, although this one failed. Dropping the guard restores the doubt.
                 Ok(Verdict::Granted(_)) if is_failure => {
                     return Err(self.refused(&unknown(Reason::Failed)));
                 }
@@ -236,7 +236,7 @@ impl Execution {
         }
     }
 
-    /// Settles an attempt that committed, whatever its response: the receipt is the outcome, and the reply.
+    /// Settles an attempt that committed, with any response: the receipt is the outcome, and the reply.
     pub(super) async fn settle_found<R>(
         self,
         running: Running,

@@ -534,7 +534,7 @@ impl EmbeddedState {
         let is_it = |damage: &&Damage| damage.record.is_none_or(|record| record == id);
         let place = self.damage.iter().find(is_it).map(ToString::to_string);
         let message = format!(
-            "what became of record {id} cannot be read ({}); restore the store {} from a backup, \
+            "the state of record {id} cannot be read ({}); restore the store {} from a backup, \
              or give up what is damaged with `refrain store accept-damage`",
             place.unwrap_or_default(),
             self.folder.path.display()

@@ -280,7 +280,7 @@ impl LogFile {
     pub(super) fn damaged(&self, offset: u64) -> Error {
         let message = format!(
             "the journal {}: offset {offset} is damaged, and which calls were open is not known; \
-             restore the file from a backup, or move it away and ask the servers what became of its calls",
+             restore the file from a backup, or move it away and look up its calls at the servers",
             self.path.display()
         );
         Error::new(ErrorKind::Corrupt, message)

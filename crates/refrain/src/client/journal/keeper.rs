@@ -278,7 +278,7 @@ impl Keeper {
                 self.rewrite_from = self.options.rewrite_bytes_min;
             }
             Err(NotAppended::AsBefore(error)) => {
-                tracing::warn!(%error, "the journal could not be written anew; it goes on growing");
+                tracing::warn!(%error, "cannot rewrite the journal; it keeps growing");
                 self.rewrite_from = self.file.len().saturating_mul(2);
             }
             Err(NotAppended::Lost(error)) => {

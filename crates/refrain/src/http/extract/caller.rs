@@ -62,7 +62,7 @@ pub fn scope<'v>(
 /// Digest of the caller's credential over all parts that the policy names.
 ///
 /// A missing part differs from an empty one; the order of several values matters.
-/// Requests without any of the parts share one anonymous credential, whatever parts the policy names.
+/// Requests without any of the parts share one anonymous credential, for every choice of parts.
 #[must_use]
 pub fn credential(parts: &[CredentialPart], secret: &Secret, headers: &HeaderMap) -> Credential {
     let mut digest = None;
