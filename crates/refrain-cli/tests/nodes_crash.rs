@@ -162,12 +162,13 @@ async fn check(kind: Kind, guarantee: Guarantee, faults: &[Fault]) -> Ends {
 
 /// Whether enough has happened for the campaign to prove something.
 fn is_enough(world: &World, upstream: &Upstream) -> bool {
+    let succeeded = world.successes();
     let known = world.known();
     let troubles = match world.guarantee {
         Guarantee::AtLeastOnce => takeovers(upstream) as usize,
         _ => known.values().filter(|it| it.was_doubted).count(),
     };
-    world.successes() > SUCCESSES_MIN && troubles > TROUBLES_MIN
+    succeeded > SUCCESSES_MIN && troubles > TROUBLES_MIN
 }
 
 fn policy(guarantee: Guarantee) -> String {
