@@ -58,6 +58,10 @@
 //! | `client-hyper`, `client-tls` | a transport for `http`, and for `https` |
 
 #![warn(rustdoc::broken_intra_doc_links)]
+#![cfg_attr(
+    not(all(feature = "http", feature = "policy-file", feature = "steps")),
+    allow(dead_code, reason = "parts of the core serve one optional module only")
+)]
 
 mod error;
 pub use error::{Error, ErrorKind, Result};
