@@ -162,7 +162,7 @@ pub(super) async fn aftermath(
             stage.fail(format!(
                 "the retry is still in flight ({}) after {patience:?}: the key stays locked",
                 answer.status
-            ))
+            ));
         }
         Ok(answer) => stage.warn(format!(
             "the retry got {}: the client does not learn the outcome",
