@@ -22,7 +22,6 @@ pub(crate) fn complain(line: impl Display) {
 }
 
 /// A count with its noun, in the plural where needed.
-#[cfg(any(feature = "lint", feature = "tools"))]
 pub(crate) fn counted(count: usize, thing: &str) -> String {
     match count {
         1 => format!("1 {thing}"),
