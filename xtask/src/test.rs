@@ -126,8 +126,10 @@ impl Tests {
 
     /// `cargo test` with our own arguments before the user's, which may contain `--`.
     fn cargo(&self, ours: &[&str], typed: &[String]) -> Command {
-        let mut command =
-            cargo::command(&["test", "--workspace", "--all-features", "--no-fail-fast"]);
+        let mut command = cargo::command(&["test", "--all-features", "--no-fail-fast"]);
+        if !options::names_package(typed) {
+            command.arg("--workspace");
+        }
         self.services.tell(&mut command);
         command.args(ours).args(typed);
         command.env("TMPDIR", self.scratch.folder());

@@ -37,6 +37,14 @@ impl Options {
     }
 }
 
+/// Returns whether these arguments for cargo name a package. Cargo would ignore it beside `--workspace`.
+pub(super) fn names_package(arguments: &[String]) -> bool {
+    let ours = arguments.iter().take_while(|argument| *argument != "--");
+    let is_package =
+        |argument: &str| argument.starts_with("--package") || argument.starts_with("-p");
+    ours.map(String::as_str).any(is_package)
+}
+
 fn count(number: Option<impl AsRef<str>>) -> Result<u32, String> {
     let number = number.as_ref().map_or("", AsRef::as_ref);
     match number.parse() {
@@ -82,6 +90,20 @@ mod tests {
             "kill -- --nocapture",
         );
         check("-- --busy --repeat 2", 1, false, "-- --busy --repeat 2");
+    }
+
+    #[test]
+    fn package_is_found_before_the_arguments_of_the_tests() {
+        for (line, expected) in [
+            ("", false),
+            ("keys -- -p", false),
+            ("-p refrain", true),
+            ("-prefrain keys", true),
+            ("keys --package=refrain -- --nocapture", true),
+        ] {
+            let parsed = parse(line).unwrap();
+            assert_eq!(names_package(&parsed.cargo), expected, "{line}");
+        }
     }
 
     #[test]
