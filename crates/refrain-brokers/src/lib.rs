@@ -38,9 +38,6 @@ mod headers;
 #[cfg(any(feature = "postgres", feature = "redis", feature = "sqs"))]
 mod shelf;
 
-#[cfg(feature = "nats")]
-mod tls;
-
 /// Compiles the examples of the brokers page as doc tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/brokers.md")]

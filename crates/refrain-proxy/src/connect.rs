@@ -8,16 +8,13 @@ use std::{
     time::Duration,
 };
 
+use refrain_tls::{Authorities, Verification};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf, ReadHalf},
     net::TcpStream,
     time::timeout,
 };
-use tokio_rustls::{
-    TlsConnector,
-    client::TlsStream,
-    rustls::{ClientConfig, RootCertStore, pki_types::ServerName},
-};
+use tokio_rustls::{TlsConnector, client::TlsStream, rustls::pki_types::ServerName};
 
 /// How to reach the upstream.
 #[derive(Clone)]
@@ -82,23 +79,13 @@ fn split(authority: &str, default: u16) -> io::Result<(&str, u16)> {
     Ok((host.trim_start_matches('[').trim_end_matches(']'), port))
 }
 
-/// Trusts the system's certificate authorities, or those that `SSL_CERT_FILE` and `SSL_CERT_DIR` name.
 fn tls() -> io::Result<TlsConnector> {
-    let found = rustls_native_certs::load_native_certs();
-    let mut roots = RootCertStore::empty();
-    let (added, _) = roots.add_parsable_certificates(found.certs);
-    if added == 0 {
-        let message = "no trusted certificate authority found on this machine; \
-                       install ca-certificates, or set SSL_CERT_FILE";
-        return Err(io::Error::new(io::ErrorKind::NotFound, message));
+    let authorities = Authorities::read(None).and_then(|it| it.at_least_one("SSL_CERT_FILE"));
+    let config = authorities.and_then(|it| refrain_tls::client(Verification::Full(it), None));
+    match config {
+        Ok(config) => Ok(Arc::new(config).into()),
+        Err(error) => Err(io::Error::new(io::ErrorKind::NotFound, error)),
     }
-    let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(io::Error::other)?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(Arc::new(config).into())
 }
 
 fn server_name(host: &str) -> io::Result<ServerName<'static>> {

@@ -2,18 +2,14 @@
 
 use std::{fmt, io, path::PathBuf, sync::Arc};
 
+use refrain_tls::{Authorities, PemFile, Verification};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
 };
 use tokio_rustls::{
     TlsConnector,
-    rustls::{
-        self, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
-        client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
-        crypto::{CryptoProvider, ring},
-        pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject as _},
-    },
+    rustls::{self, pki_types::ServerName},
 };
 
 /// Which TLS certificates to trust.
@@ -100,86 +96,21 @@ fn told(error: &io::Error) -> String {
 impl Trust {
     /// Returns a TLS connector that trusts these certificates.
     pub(crate) fn connector(&self) -> Result<TlsConnector, String> {
-        let provider = Arc::new(ring::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider.clone())
-            .with_safe_default_protocol_versions()
-            .map_err(|error| format!("cannot set up TLS: {error}"))?;
-        let mut config = match self {
-            Self::Anybody => builder
-                .dangerous()
-                .with_custom_certificate_verifier(Arc::new(Gullible(provider)))
-                .with_no_client_auth(),
-            Self::Machine | Self::File(_) => builder
-                .with_root_certificates(self.roots()?)
-                .with_no_client_auth(),
+        let setting = "--cacert";
+        let authorities = match self {
+            Self::Anybody => None,
+            Self::Machine => Some(Authorities::read(None)),
+            Self::File(path) => Some(Authorities::read(Some(PemFile { setting, path }))),
         };
+        let verification = match authorities {
+            None => Ok(Verification::None),
+            Some(read) => read
+                .and_then(|authorities| authorities.at_least_one("--cacert FILE"))
+                .map(Verification::Full),
+        };
+        let config = verification.and_then(|it| refrain_tls::client(it, None));
+        let mut config = config.map_err(|error| error.to_string())?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(Arc::new(config).into())
-    }
-
-    fn roots(&self) -> Result<RootCertStore, String> {
-        let (certs, place) = match self {
-            Self::File(path) => {
-                let place = path.display().to_string();
-                let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
-                let certs = read.map_err(|error| {
-                    format!("cannot read {place}: {error}; --cacert must be a PEM file with CA certificates")
-                })?;
-                (certs, place)
-            }
-            Self::Machine | Self::Anybody => (
-                rustls_native_certs::load_native_certs().certs,
-                "this machine".into(),
-            ),
-        };
-        let mut roots = RootCertStore::empty();
-        let (added, _) = roots.add_parsable_certificates(certs);
-        match added {
-            0 => Err(format!(
-                "{place}: no CA certificates found, so the service's certificate cannot be verified; install ca-certificates, or set --cacert FILE to a PEM file"
-            )),
-            _ => Ok(roots),
-        }
-    }
-}
-
-/// Accepts any certificate, but still verifies the handshake signatures.
-#[derive(Debug)]
-struct Gullible(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for Gullible {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let known = &self.0.signature_verification_algorithms;
-        rustls::crypto::verify_tls12_signature(message, cert, signed, known)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let known = &self.0.signature_verification_algorithms;
-        rustls::crypto::verify_tls13_signature(message, cert, signed, known)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
     }
 }

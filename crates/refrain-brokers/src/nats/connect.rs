@@ -1,9 +1,10 @@
 //! The NATS connection: opened once, reconnected automatically.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use async_nats::{Client, ConnectOptions, Event};
 use refrain::{Backoff, Error, ErrorKind, Result};
+use refrain_tls::{Authorities, ClientConfig, Identity, PemFile, TlsError, Verification};
 use tokio::sync::watch;
 
 use super::{
@@ -11,7 +12,6 @@ use super::{
     address::{Address, User},
     trouble,
 };
-use crate::tls;
 
 const CONNECT: Duration = Duration::from_secs(5);
 /// Ping interval; an unresponsive server is detected after two intervals.
@@ -70,11 +70,19 @@ fn note(is_up: &watch::Sender<bool>, server: &str, event: &Event) {
     }
 }
 
+fn tls(address: &Address) -> Result<ClientConfig, TlsError> {
+    fn file<'a>(setting: &'static str, path: Option<&'a PathBuf>) -> Option<PemFile<'a>> {
+        path.map(|path| PemFile { setting, path })
+    }
+    // An unencrypted connection needs no certificate authority, so the system may have none.
+    let authorities = Authorities::read(file("ca", address.ca.as_ref()))?;
+    let own = file("cert", address.cert.as_ref()).zip(file("key", address.key.as_ref()));
+    let identity = own.map(|(certificates, key)| Identity { certificates, key });
+    refrain_tls::client(Verification::Full(authorities), identity)
+}
+
 async fn options(address: &Address) -> Result<ConnectOptions> {
-    let tls = tls::client(
-        address.ca.as_deref(),
-        address.cert.as_deref().zip(address.key.as_deref()),
-    )?;
+    let tls = tls(address).map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))?;
     let options = ConnectOptions::new()
         .name("refrain")
         .connection_timeout(CONNECT)

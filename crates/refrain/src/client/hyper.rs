@@ -13,6 +13,9 @@ use hyper_util::{
     rt::{TokioExecutor, TokioTimer},
 };
 
+#[cfg(feature = "client-tls")]
+use refrain_tls::{Authorities, Verification};
+
 use super::{Transport, TransportError};
 
 /// Time and size limits of one attempt.
@@ -72,32 +75,25 @@ impl HyperTransport<hyper_rustls::HttpsConnector<HttpConnector>> {
     /// # Errors
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the system has none.
     pub fn with_tls(limits: Limits) -> crate::Result<Self> {
-        let provider = tokio_rustls::rustls::crypto::ring::default_provider();
-        let builder = hyper_rustls::HttpsConnectorBuilder::new()
-            .with_provider_and_native_roots(provider)
-            .map_err(|error| {
-                let message = "no trusted certificate authority found on this machine; install ca-certificates";
-                crate::Error::new(crate::ErrorKind::Unavailable, message).with_source(error)
-            })?;
-        Ok(Self::with_connector(secured(builder, limits), limits))
+        let authorities = Authorities::read(None).and_then(|it| it.at_least_one("SSL_CERT_FILE"));
+        let config = authorities.and_then(|it| refrain_tls::client(Verification::Full(it), None));
+        let config = config
+            .map_err(|error| crate::Error::new(crate::ErrorKind::Unavailable, error.to_string()))?;
+        Ok(Self::with_tls_config(config, limits))
     }
 
     /// Creates a transport for `https://` and `http://` addresses with this TLS configuration.
     #[must_use]
-    pub fn with_tls_config(config: tokio_rustls::rustls::ClientConfig, limits: Limits) -> Self {
-        let builder = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(config);
-        Self::with_connector(secured(builder, limits), limits)
+    pub fn with_tls_config(config: refrain_tls::ClientConfig, limits: Limits) -> Self {
+        let mut tcp = tcp(limits);
+        tcp.enforce_http(false);
+        let connector = hyper_rustls::HttpsConnectorBuilder::new()
+            .with_tls_config(config)
+            .https_or_http()
+            .enable_http1()
+            .wrap_connector(tcp);
+        Self::with_connector(connector, limits)
     }
-}
-
-#[cfg(feature = "client-tls")]
-fn secured(
-    builder: hyper_rustls::HttpsConnectorBuilder<hyper_rustls::builderstates::WantsSchemes>,
-    limits: Limits,
-) -> hyper_rustls::HttpsConnector<HttpConnector> {
-    let mut tcp = tcp(limits);
-    tcp.enforce_http(false);
-    builder.https_or_http().enable_http1().wrap_connector(tcp)
 }
 
 impl<C: Connect + Clone + Send + Sync + 'static> HyperTransport<C> {
