@@ -379,7 +379,7 @@ async fn proxy_does_not_start_on_a_tampered_audit_log() {
     let (code, _, stderr) = run(&setup.file(""), &args);
     assert_eq!(code, 69, "{stderr}");
     assert!(
-        stderr.contains(".jsonl:3: the line does not give the hash at its end"),
+        stderr.contains(".jsonl:3: the line does not match the hash at its end"),
         "{stderr}"
     );
 }

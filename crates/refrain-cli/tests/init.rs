@@ -441,12 +441,8 @@ fn invalid_usage_of_init_is_reported() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("leave the password out"), "{said}");
     for (flag, wrong, why) in [
-        ("--store", "mysql://db/app", "is no address of a store"),
-        (
-            "--upstream",
-            "http://h:1/path",
-            "is no address of a service",
-        ),
+        ("--store", "mysql://db/app", "invalid store address"),
+        ("--upstream", "http://h:1/path", "invalid URL in"),
     ] {
         let output = refrain(folder.path(), &["init", "--yes", flag, wrong]);
         assert_eq!(output.status.code(), Some(64));

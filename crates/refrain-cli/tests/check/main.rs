@@ -108,12 +108,12 @@ fn a_retention_that_ends_before_the_sender_gives_up_is_warned_about() {
     let cases = [
         (
             "webhook = \"stripe\"\nretention = \"1d\"",
-            "retention (1d) ends before stripe stops delivering again (3d)",
+            "retention (1d) ends before stripe stops redelivering (3d)",
             "retention = \"3d\"",
         ),
         (
             "webhook = \"stripe\"\nretention = \"1d\"\nremember = \"1h\"",
-            "a late one runs again",
+            "a late redelivery is executed again",
             "retention = \"3d\"",
         ),
         (
@@ -128,7 +128,7 @@ fn a_retention_that_ends_before_the_sender_gives_up_is_warned_about() {
         ),
         (
             "webhook = \"svix\"",
-            "anybody can send what looks like svix's",
+            "svix webhooks are accepted without a signature",
             "signature = { secret_env = \"NAME\" }",
         ),
         (

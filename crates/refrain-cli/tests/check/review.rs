@@ -138,7 +138,7 @@ fn each_question_finds_what_it_asks_for() {
         (
             &format!("+[[operation]]\nmatch = \"POST /hook\"\n{hook}"),
             "retention",
-            "open required POST /hook: anybody can send",
+            "open required POST /hook: svix webhooks are accepted",
         ),
         (
             &format!("+{worker}"),

@@ -533,7 +533,7 @@ impl ClaimHold {
     }
 }
 
-/// Ends a flight when it is dropped, however its task ends, so that no duplicate waits for it in vain.
+/// Ends a flight when it is dropped, however its task ends, so that no duplicate waits for it forever.
 struct Landing {
     hold: ClaimHold,
     /// The flight has ended, or another task ends it.

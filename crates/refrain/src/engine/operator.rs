@@ -130,7 +130,7 @@ impl Engine {
         Ok(resolved)
     }
 
-    /// Deletes a record whose end is known, as an operator decided. A retry under its key runs again.
+    /// Deletes a completed record or a tombstone, as an operator decided. A retry under its key runs again.
     ///
     /// # Errors
     /// As for [`resolve`](Self::resolve).

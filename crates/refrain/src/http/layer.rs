@@ -422,7 +422,8 @@ impl RefrainLayer {
         for operation in policy.operations().filter(is_blind) {
             tracing::warn!(
                 operation = %operation.name,
-                "no receipts are read, so the operation is at-most-once; set where they are with `RefrainLayer::with_receipts`"
+                "no reader of receipts is set, so the operation is only at-most-once; \
+                 set one with `RefrainLayer::with_receipts`"
             );
         }
         let lacks_log = engine.audit().is_none();

@@ -1,6 +1,6 @@
 //! `Running` and `Replied`: a streamed body, one buffer that the recorder fills and that each reader reads at its own pace.
 //!
-//! Up to the cap the whole body is kept, to be recorded, and a slow reader delays nobody.
+//! Up to the cap the whole body is kept, to be recorded, and a slow reader delays no other reader.
 //! Above the cap only a window is kept. The first caller sets the pace there; after it has gone, the reader that is furthest
 //! ahead. A reader that falls out of the window is cut off.
 

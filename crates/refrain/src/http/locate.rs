@@ -26,7 +26,7 @@ impl RefrainLayer {
         let policy = &self.shared.policy;
         let found = policy.find(method, path).ok_or_else(|| {
             invalid(format!(
-                "the policy guards no operation for {method} {path}; check both"
+                "no guarded operation matches {method} {path}; check the method and the path"
             ))
         })?;
         let operation = &found.operation;

@@ -229,7 +229,7 @@ impl Code {
             | Self::TargetTooLong
             | Self::HeadTooLarge
             | Self::MethodUnsupported => "new-key",
-            // A request with a new key might take effect twice: a person has to look first.
+            // A request with a new key might take effect twice: an operator must check first.
             Self::OutcomeUnknown
             | Self::BodyNotKept
             | Self::KeyExpired
@@ -395,7 +395,8 @@ pub(super) fn unreadable(error: &BodyError) -> Problem {
 
 /// The memory budget for bodies is used up.
 pub(super) fn over_budget() -> Problem {
-    let detail = "The memory for bodies is in use. Nothing was executed. Send the same request with the same key again.";
+    let detail = "The memory budget for bodies is used up. Nothing was executed. \
+                  Send the same request with the same key again.";
     Problem::new(Code::OverBudget, detail).with_retry_after(Duration::from_secs(1))
 }
 
@@ -439,10 +440,10 @@ pub(super) fn unknown_before(doubt: &Doubt) -> Problem {
 /// Why the outcome is unknown, in words.
 fn words(reason: Reason) -> &'static str {
     match reason {
-        Reason::Lapsed => "was cut off before its end was stored",
+        Reason::Lapsed => "was interrupted before its outcome was stored",
         Reason::Timeout => "did not answer in time",
-        Reason::Reset => "broke off before it answered",
-        Reason::Truncated => "broke off in the middle of its response",
+        Reason::Reset => "lost its connection before it responded",
+        Reason::Truncated => "was cut off in the middle of its response",
         Reason::Panicked => "panicked while it was running",
         Reason::Dropped => "was stopped while it was running",
         Reason::Failed => "failed without a response",

@@ -117,8 +117,8 @@ pub(super) fn to_verdict<G, R>(shared: &LayerState, verdict: &Verdict<G>) -> Res
         }
         Verdict::Replay(outcome) => {
             let status = outcome.status();
-            Problem::new(Code::BodyNotKept, format!("It ended with status {status}."))
-                .with_original(outcome.clone())
+            let detail = format!("The operation ended with status {status}.");
+            Problem::new(Code::BodyNotKept, detail).with_original(outcome.clone())
         }
         Verdict::InFlight { lease_left } => Problem::new(
             Code::InFlight,
@@ -136,7 +136,7 @@ pub(super) fn to_verdict<G, R>(shared: &LayerState, verdict: &Verdict<G>) -> Res
         Verdict::Indeterminate(doubt) => unknown_before(doubt),
         Verdict::Expired => Problem::new(
             Code::KeyExpired,
-            "It was used before, and is not executed again.",
+            "The key was used before. The request is not executed again.",
         ),
         Verdict::Granted(_) => Problem::new(Code::StoreUnavailable, "The claim was lost."),
     };

@@ -179,7 +179,7 @@ impl Execution {
         tracing::error!(%error, "cannot store an outcome");
         let detail = match error.kind() {
             ErrorKind::Unaudited => {
-                "The operation has ended. Its outcome cannot be written to the audit log, and is not shown before that works again."
+                "The operation has ended. Its outcome is not returned before it is in the audit log."
             }
             _ => "The operation has ended. Its outcome could not be stored yet.",
         };

@@ -59,8 +59,8 @@ impl Address {
             return Ok(());
         };
         let what = match Parts::of(scheme, rest) {
-            None => "an `@` after a `?` or `#`, so that its host is not certain",
-            Some(parts) if parts.has_fragment => "a `#`, which has no meaning in it",
+            None => "an `@` after a `?` or `#`, so its host is ambiguous",
+            Some(parts) if parts.has_fragment => "a `#`, but a fragment is not supported",
             Some(parts) if !parts.hosts.split(',').map(str::trim).all(is_host) => {
                 "a host with invalid characters, or a port that is not a number"
             }

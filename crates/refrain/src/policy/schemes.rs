@@ -476,7 +476,7 @@ fn kind(scheme: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    //! A row with a mistake would be found by users alone: every other file believes the table.
+    //! All other code trusts the table, so only users would notice a mistake in it.
 
     use super::*;
 

@@ -41,13 +41,13 @@ impl Redelivery {
         }
         let (kept, wanted) = (Span(retention), Span(*horizon));
         let consequence = match retention.saturating_add(remember) < *horizon {
-            true => "a late one runs again",
-            false => "a late one is refused or acknowledged without its outcome",
+            true => "a late redelivery is executed again",
+            false => "a late redelivery is refused, or acknowledged without its outcome",
         };
         Some(Warning {
             name: name.into(),
             message: format!(
-                "retention ({kept}) ends before {who} stops delivering again ({wanted}): {consequence}"
+                "retention ({kept}) ends before {who} stops redelivering ({wanted}): {consequence}"
             ),
             help: format!("write retention = \"{wanted}\" or longer"),
         })
@@ -92,18 +92,18 @@ pub(super) fn of_worker(worker: &WorkerSettings) -> Vec<Warning> {
     };
     let mut warnings = Vec::new();
     if worker.dead_letter.is_none() {
-        let message = "it has no `dead_letter`: what can never be handled stays in the queue and is tried again and again";
-        warnings.push(warning(message, "name a queue for what cannot be handled"));
+        let message = "it has no `dead_letter`: \
+                       a message that cannot be handled stays in the queue and is retried forever";
+        warnings.push(warning(message, "add dead_letter = \"QUEUE\""));
     }
     // A broker that reports its redelivery horizon is asked when the worker starts.
     let broker = Backend::named(worker.source.scheme()).and_then(|it| it.broker);
     let is_silent = broker.is_some_and(|it| !it.reports_age);
     if is_silent && worker.redelivery.is_none() {
-        let message = "its broker does not tell how late it may deliver again: what comes later than its key is known runs again";
-        warnings.push(warning(
-            message,
-            "say it with `redelivery`, such as redelivery = \"7d\"",
-        ));
+        let message = "its broker does not report how late it may redeliver: \
+                       a message redelivered after its key is forgotten is handled again";
+        let help = "set the maximum redelivery time, such as redelivery = \"7d\"";
+        warnings.push(warning(message, help));
     }
     warnings
 }
@@ -111,7 +111,7 @@ pub(super) fn of_worker(worker: &WorkerSettings) -> Vec<Warning> {
 fn unaudited(operation: &Operation) -> Option<Warning> {
     operation.is_unaudited_money().then(|| Warning {
         name: operation.name.clone(),
-        message: "it moves money, and its attempts are not audited".into(),
+        message: "it moves money, but its attempts are not audited".into(),
         help: "remove audit = false, or write audit = true".into(),
     })
 }
@@ -122,7 +122,10 @@ fn unsigned(operation: &Operation) -> Option<Warning> {
         .filter(|_| operation.signature.is_none())?;
     Some(Warning {
         name: operation.name.clone(),
-        message: format!("anybody can send what looks like {sender}'s, and spend its ids"),
+        message: format!(
+            "{sender} webhooks are accepted without a signature: \
+             any client can forge an event, and the real event with the same ID is then a duplicate"
+        ),
         help: "add signature = { secret_env = \"NAME\" }".into(),
     })
 }

@@ -18,7 +18,7 @@ pub(super) struct Given<'a> {
 }
 
 impl Given<'_> {
-    /// An address of the right kind in place of one that is not read. It names no server.
+    /// Placeholder for an address that is not read: a valid scheme with a host name that never resolves.
     fn unread(&self) -> &'static str {
         match self.name {
             "source" | "to" => "redis://not-read.invalid",

@@ -3,8 +3,8 @@
 /// The parts of `refrain.toml` whose secrets are read from the environment or from files.
 ///
 /// The other parts are checked too, but a process does not need the secrets of parts that it does not use.
-/// An address that was not read is a placeholder that names no server, and `authorization` and `signature` are
-/// missing: use only the selected parts of the settings.
+/// An address that was not read is replaced by a placeholder whose host name never resolves, and `authorization`
+/// and `signature` are missing: use only the selected parts of the settings.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Secrets<'a> {

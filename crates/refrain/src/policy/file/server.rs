@@ -71,7 +71,7 @@ pub(super) fn resolve(part: &Part<Server>, report: &mut Report<'_>) -> Resolved 
         .is_some_and(|path| path.trim().is_empty())
     {
         let help = "write a path, such as \"/var/log/refrain-audit\", or leave it out";
-        report.push(place("audit_log"), "`audit_log` names no folder", help);
+        report.push(place("audit_log"), "`audit_log` is empty", help);
     }
     resolved
 }
@@ -105,11 +105,11 @@ fn address(
 ) -> SocketAddr {
     let Some(text) = text else { return default };
     text.parse().unwrap_or_else(|_| {
-        let message = format!("`{text}` is no address to listen on");
+        let message = format!("invalid listen address `{text}`");
         report.push(
             at,
             message,
-            format!("write a numeric address and a port, such as \"{default}\""),
+            format!("write an IP address and a port, such as \"{default}\""),
         );
         default
     })
@@ -124,8 +124,8 @@ fn upstream(url: &str, at: Range<usize>, report: &mut Report<'_>) -> Option<Stri
     if authority.is_some_and(|host| !host.is_empty() && host.bytes().all(is_host)) {
         return Some(url.into());
     }
-    let help = "write scheme, host and port alone, such as \"http://127.0.0.1:3000\"";
-    report.push(at, "`upstream` is no address of a service", help);
+    let help = "write only scheme, host and port, such as \"http://127.0.0.1:3000\"";
+    report.push(at, "invalid URL in `upstream`", help);
     None
 }
 
@@ -168,20 +168,20 @@ fn checked_stores(
         .flat_map(|(text, at)| tiers(text).into_iter().map(|url| (url, place(at))))
         .collect();
     if members.is_empty() || members.len() > STORES_MAX {
-        let message = format!("`store` names {} stores", members.len());
+        let message = format!("`store` lists {} stores", members.len());
         report.push(
             whole.clone(),
             message,
-            "name one, or a front and the store behind it",
+            "list one store, or a front cache and the main store",
         );
     }
     if let [(front, at), _] = &members[..]
         && !can_be_front(front)
     {
-        let message = "the first of two stores is the front, from which outcomes are served";
+        let message = "the first of two stores is the front cache, and this store cannot be one";
         let fronts = schemes::stores().filter(|(_, it)| it.can_be_front);
         let help = format!(
-            "write {} first, and the store that holds the records behind it",
+            "write {} first, then the main store, which holds the records",
             alternatives(fronts.map(|(_, it)| it.usage()))
         );
         report.push(at.clone(), message, help);
@@ -230,7 +230,7 @@ fn check_store(url: &str, at: Range<usize>, report: &mut Report<'_>) {
         }
         _ => format!("write {}", store_usage()),
     };
-    report.push(at, format!("`{address}` is no address of a store"), help);
+    report.push(at, format!("invalid store address `{address}`"), help);
 }
 
 fn check_problems(base: &str, at: Range<usize>, report: &mut Report<'_>) {
@@ -238,10 +238,10 @@ fn check_problems(base: &str, at: Range<usize>, report: &mut Report<'_>) {
         .iter()
         .any(|start| base.starts_with(start));
     if !starts || !base.ends_with('/') || !base.bytes().all(|byte| byte.is_ascii_graphic()) {
-        let help = format!("write a path or URL with a slash at its end, such as \"{PROBLEMS}\"");
+        let help = format!("write a path or URL that ends with a slash, such as \"{PROBLEMS}\"");
         report.push(
             at,
-            format!("`{base}` is no base for the type of problems"),
+            format!("invalid URL prefix `{base}` in `problems`"),
             help,
         );
     }

@@ -256,19 +256,19 @@ fn sequence(
         (Some(aggregate), Some(number)) => (aggregate, number),
         (None, None) => {
             if values.on_gap.is_some() {
-                let help = "add `aggregate` and `sequence`, or remove it";
-                report.push(place("on_gap"), "there is no sequence to have gaps", help);
+                let message = "`on_gap` has no effect without `aggregate` and `sequence`";
+                report.push(place("on_gap"), message, "add both, or remove `on_gap`");
             }
             return None;
         }
         (Some(_), None) => {
-            let message = "`aggregate` without `sequence`: where is an event's number in it?";
+            let message = "`aggregate` needs `sequence`, the field with the event's number";
             let help = "add sequence = \"body:/version\", or remove `aggregate`";
             report.push(place("aggregate"), message, help);
             return None;
         }
         (None, Some(_)) => {
-            let message = "`sequence` without `aggregate`: what do the numbers count?";
+            let message = "`sequence` needs `aggregate`, the field that identifies the aggregate";
             let help = "add aggregate = \"body:/order\", or remove `sequence`";
             report.push(place("sequence"), message, help);
             return None;
@@ -312,16 +312,17 @@ fn check(it: &WorkerSettings, place: &impl Fn(&str) -> Range<usize>, report: &mu
     let (known, path) = (it.terms.retention + it.terms.remember, it.redelivery_path());
     if known < path {
         let message = format!(
-            "a message may come again after {}, but its key is known for {} only (retention and remember together): it would run again",
+            "a message may be redelivered after {}, but its key is kept for only {} \
+             (retention plus remember): it would be handled again",
             Span(path),
             Span(known)
         );
-        let help = format!("keep it for at least {}", Span(path));
+        let help = format!("make retention plus remember at least {}", Span(path));
         report.push(place("retention"), message, help);
     }
     if it.dead_letter.as_deref() == Some(it.queue.as_str()) {
         let message =
-            "`dead_letter` is the queue itself: what cannot be handled would come back for ever";
+            "`dead_letter` is the queue itself: a failed message would return to it forever";
         report.push(place("dead_letter"), message, "name another queue");
     }
 }
@@ -343,7 +344,7 @@ pub(super) fn broker(
         }
         _ => format!("write {} and the host", broker_usage()),
     };
-    report.push(at, format!("`{setting}` is no address of a broker"), help);
+    report.push(at, format!("invalid broker address in `{setting}`"), help);
     Address::new(text)
 }
 
@@ -356,16 +357,17 @@ fn check_deliver(url: &str, at: Range<usize>, report: &mut Report<'_>) {
     if is_plain && host.is_some_and(|host| !host.is_empty() && !host.contains('@')) {
         return;
     }
-    let help = "write all of it, such as \"http://127.0.0.1:3000/events\"; credentials go into `authorization`";
-    report.push(at, "`deliver` is no address of a service", help);
+    let help = "write the whole URL, such as \"http://127.0.0.1:3000/events\"; \
+                put credentials into `authorization`";
+    report.push(at, "invalid URL in `deliver`", help);
 }
 
 /// Checks a consumer name: brokers accept few characters.
 fn check_name(name: &str, at: Range<usize>, report: &mut Report<'_>) {
     let is_fit = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
     if name.len() > 64 || !name.bytes().all(is_fit) {
-        let message = format!("`{name}` is no name of a worker");
-        let help = "write letters, digits, - and _, 64 of them at most";
+        let message = format!("invalid worker name `{name}`");
+        let help = "write at most 64 letters, digits, - and _";
         report.push(at, message, help);
     }
 }
