@@ -38,9 +38,12 @@ use std::{
 };
 
 use crate::{
-    Error, ErrorKind, Result,
+    Result,
     clock::{Clock, SystemClock},
-    store::embedded::disk::{Disk, RealDisk},
+    log::{
+        commit,
+        disk::{Disk, RealDisk},
+    },
 };
 
 mod chain;
@@ -106,8 +109,9 @@ impl AuditLog {
     /// Opens the log in this directory; creates it if it does not exist.
     ///
     /// # Errors
-    /// [`ErrorKind::Held`] if another process writes it, [`ErrorKind::Corrupt`] if its end has damage that a crash
-    /// cannot explain, and [`ErrorKind::Unaudited`] if the directory is not writable.
+    /// [`Held`](crate::ErrorKind::Held) if another process writes it, [`Corrupt`](crate::ErrorKind::Corrupt) if its end
+    /// has damage that a crash cannot explain, and [`Unaudited`](crate::ErrorKind::Unaudited) if the directory is not
+    /// writable.
     pub fn open(folder: impl Into<PathBuf>) -> Result<Self> {
         Self::open_with(folder, Options::default())
     }
@@ -122,7 +126,7 @@ impl AuditLog {
         Self::start(shared, Some(writer))
     }
 
-    /// Creates a log that is opened with its first entry. A permanent error at that point latches it shut.
+    /// Creates a log that is opened with its first entry. If that fails permanently, the log rejects all entries.
     ///
     /// # Errors
     /// If no thread can be started.
@@ -134,13 +138,9 @@ impl AuditLog {
     }
 
     fn start(shared: Arc<AuditLogState>, writer: Option<Writer>) -> Result<Self> {
-        let its = shared.clone();
-        let thread = std::thread::Builder::new().name("refrain-audit".into());
-        let thread = thread.spawn(move || writer::run_caught(&its, writer));
-        let thread = thread.map_err(|error| {
-            let message = "no thread can be started for the audit log";
-            Error::new(ErrorKind::Unavailable, message).with_source(error)
-        })?;
+        let (its, failed) = (shared.clone(), shared.clone());
+        let work = move || writer::run(&its, writer);
+        let thread = commit::spawn("refrain-audit", work, move || failed.panicked())?;
         Ok(Self {
             inner: Arc::new(Inner {
                 shared,
@@ -152,22 +152,23 @@ impl AuditLog {
     /// Checks that an audited operation may start.
     ///
     /// # Errors
-    /// [`ErrorKind::Unaudited`] if the log is latched shut or not writable, or while the queue is full.
+    /// [`Unaudited`](crate::ErrorKind::Unaudited) if the log has failed permanently or is not writable,
+    /// or while the queue is full.
     pub fn check(&self) -> Result<()> {
         self.inner.shared.check()
     }
 
-    /// Queues an entry without waiting. After the log is latched shut, the entry is dropped.
+    /// Queues an entry without waiting. After a permanent error, the entry is dropped.
     pub fn note(&self, entry: Entry) {
-        // The reason was logged when the log was latched shut.
+        // The permanent error was logged when it occurred.
         let _ = self.inner.shared.push(entry, false);
     }
 
     /// Writes an entry; completes when it is durable.
     ///
     /// # Errors
-    /// [`ErrorKind::Unaudited`] if the write failed: the entry may or may not be in the log. Unless the error is
-    /// temporary, nothing is written after it.
+    /// [`Unaudited`](crate::ErrorKind::Unaudited) if the write failed: the entry may or may not be in the log.
+    /// Unless the error is temporary, nothing is written after it.
     ///
     /// # Cancellation
     /// The entry is queued before this function returns: if the future is dropped, the entry is written anyway.
@@ -196,7 +197,7 @@ impl AuditLog {
         self.inner.shared.written.load(Ordering::Relaxed)
     }
 
-    /// Returns the error that latched the log shut, or the current temporary error, if any.
+    /// Returns the permanent error of the log, or its current temporary error, if any.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         self.inner.shared.trouble()

@@ -119,7 +119,7 @@ pub mod steps;
 #[cfg(feature = "steps")]
 pub use steps::Steps;
 
-mod lock;
+mod log;
 
 mod varint;
 

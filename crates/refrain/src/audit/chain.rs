@@ -40,7 +40,7 @@ impl FromStr for ChainHash {
             Some(Self(bytes))
         };
         read().ok_or_else(|| {
-            let message = format!("`{text}` is no hash of the log: that is 64 hexadecimal digits");
+            let message = format!("invalid hash `{text}`; write 64 hexadecimal digits");
             Error::new(ErrorKind::Invalid, message)
         })
     }

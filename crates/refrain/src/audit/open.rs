@@ -9,7 +9,10 @@ use super::{
 };
 use crate::{
     Error, ErrorKind, Result,
-    store::embedded::disk::{Disk, DiskFile},
+    log::{
+        commit::{Appender, Rest},
+        disk::Disk,
+    },
 };
 
 /// Maximum size of one write, in bytes, and so the maximum damage of a power loss.
@@ -47,7 +50,7 @@ pub(super) fn find(folder: &Path) -> Result<Tail> {
 }
 
 fn walk(segment: Segment, before: Option<(u64, ChainHash)>) -> Result<Tail> {
-    // Earlier files may have been moved away; then only the first line says what it follows.
+    // Earlier files may have been moved away. Then only the first line contains the hash of its predecessor.
     let mut follows = before;
     let mut lines = Lines::open(&segment.path)?;
     let mut stands = 0;
@@ -58,14 +61,14 @@ fn walk(segment: Segment, before: Option<(u64, ChainHash)>) -> Result<Tail> {
         let what = match next {
             LineStatus::End => break,
             LineStatus::Unfinished => break,
-            LineStatus::TooLong => "is longer than any line of a log".to_owned(),
+            LineStatus::TooLong => "is longer than the maximum".to_owned(),
             LineStatus::Line => match Written::read(&lines.line) {
                 Ok((written, [prev, hash])) => match follows {
                     Some((seq, head)) if (written.seq, prev) != (seq + 1, head) => {
                         format!("does not follow entry {seq}")
                     }
                     None if written.seq != segment.first => {
-                        "is not the entry that the name of its file says".to_owned()
+                        "does not have the entry number of the file name".to_owned()
                     }
                     _ => {
                         follows = Some((written.seq, hash));
@@ -73,8 +76,8 @@ fn walk(segment: Segment, before: Option<(u64, ChainHash)>) -> Result<Tail> {
                         continue;
                     }
                 },
-                Err(Unreadable::Changed) => "does not give the hash at its end".to_owned(),
-                Err(Unreadable::NoEntry) => "is no entry".to_owned(),
+                Err(Unreadable::Changed) => "does not match the hash at its end".to_owned(),
+                Err(Unreadable::NoEntry) => "is not an entry".to_owned(),
             },
         };
         // Sectors lost in a power failure read as zeros, which no line contains.
@@ -87,7 +90,7 @@ fn walk(segment: Segment, before: Option<(u64, ChainHash)>) -> Result<Tail> {
     }
     let (seq, head) = follows.unwrap_or((0, ChainHash::START));
     if stands == 0 && seq + 1 != segment.first {
-        let what = "is not there, and neither is the file before it";
+        let what = "is missing, and so is the file before it";
         return Err(corrupt(&segment.path, 1, what));
     }
     Ok(Tail {
@@ -115,15 +118,15 @@ fn last_of(segment: &Segment) -> Result<(u64, ChainHash)> {
     let found = read().map_err(|error| unreadable(&segment.path, error))?;
     found.ok_or_else(|| {
         let message = format!(
-            "the audit log {}: its last line is damaged; {FIX}",
+            "the audit log {}: the last line is damaged; {FIX}",
             segment.path.display()
         );
         Error::new(ErrorKind::Corrupt, message)
     })
 }
 
-const FIX: &str =
-    "`refrain audit verify` says more; keep the folder as evidence, and name another one";
+const FIX: &str = "run `refrain audit verify` for details; \
+                   keep the folder as evidence, and set audit_log = \"DIR\" to another one";
 
 fn corrupt(path: &Path, line: u64, what: &str) -> Error {
     let message = format!(
@@ -135,18 +138,12 @@ fn corrupt(path: &Path, line: u64, what: &str) -> Error {
 
 impl Tail {
     /// Opens the last file for appending, and truncates an incomplete write.
-    pub(super) fn file(
-        &self,
-        disk: &dyn Disk,
-    ) -> std::io::Result<Option<(std::sync::Arc<dyn DiskFile>, u64)>> {
+    pub(super) fn file(&self, disk: &dyn Disk) -> std::io::Result<Option<Appender>> {
         let Some((segment, stands)) = &self.last else {
             return Ok(None);
         };
-        let file = disk.open(&segment.path)?;
-        if self.torn > 0 {
-            file.set_len(*stands)?;
-            file.sync()?;
-        }
-        Ok(Some((file, *stands)))
+        let mut file = Appender::new(disk.open(&segment.path)?, *stands, Rest::Nothing);
+        file.remove_torn(self.torn)?;
+        Ok(Some(file))
     }
 }

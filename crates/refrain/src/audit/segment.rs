@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::entry::LINE_BYTES_MAX;
-use crate::{Error, ErrorKind, Result, lock::denial_fix};
+use crate::{Error, ErrorKind, Result, log::failure::denial_fix};
 
 /// One file of a log.
 #[derive(Debug, Clone)]
@@ -50,7 +50,7 @@ pub(super) fn list(folder: &Path) -> Result<Vec<Segment>> {
 }
 
 pub(super) fn unreadable(path: &Path, error: io::Error) -> Error {
-    let fix = denial_fix(&error, "or have it give you the right to read");
+    let fix = denial_fix(&error, "or have the owner grant read access");
     let message = format!("the audit log {} cannot be read{fix}", path.display());
     Error::new(ErrorKind::Unavailable, message).with_source(error)
 }

@@ -172,11 +172,11 @@ impl Walk<'_> {
                     self.found.unfinished = lines.end - lines.start;
                 }
                 LineStatus::Unfinished => {
-                    let what = "the file ends in the middle of a line, and others follow it";
+                    let what = "the file ends in the middle of a line, but is not the last file";
                     self.damaged(place, None, DamageKind::Changed, what.into());
                 }
                 LineStatus::TooLong => {
-                    let what = "the line is longer than any that is written";
+                    let what = "the line is longer than the maximum";
                     self.damaged(place, None, DamageKind::Changed, what.into());
                 }
                 LineStatus::Line => match Written::read(&lines.line) {
@@ -209,9 +209,9 @@ impl Walk<'_> {
         let seq = self.expected().unwrap_or(named);
         let what = match why {
             Unreadable::Changed => {
-                format!("entry {seq} was changed: its line does not give the hash at its end")
+                format!("entry {seq} was changed: its line does not match the hash at its end")
             }
-            Unreadable::NoEntry => format!("what should be entry {seq} is no entry of a log"),
+            Unreadable::NoEntry => format!("expected entry {seq}, but this is not an entry"),
         };
         self.damaged(place, Some(seq), DamageKind::Changed, what);
         // Its hash is unknown, so any next entry with the right number is accepted.
@@ -239,9 +239,8 @@ impl Walk<'_> {
                 let is_known = self.found.head != ChainHash::START;
                 if is_known && prev != self.found.head {
                     let before = expected - 1;
-                    let what = format!(
-                        "entry {seq} follows another entry {before} than the one that stands here: that was replaced"
-                    );
+                    let what =
+                        format!("entry {before} was replaced: entry {seq} refers to another hash");
                     self.damaged(place, Some(before), DamageKind::Changed, what);
                 }
             }
@@ -270,12 +269,12 @@ impl Walk<'_> {
             return self.missed(place, named, seq);
         }
         let what = match self.check.from {
-            _ if seq < named => format!("entry {seq} stands in a file that begins with {named}"),
+            _ if seq < named => format!("entry {seq} is in a file whose first entry is {named}"),
             Some(from) if from != prev => {
-                format!("entry {seq} follows {prev}, which is not the given hash")
+                format!("entry {seq} follows the hash {prev}, not the given one")
             }
             _ if (seq == 1) != (prev == ChainHash::START) => {
-                format!("entry {seq} does not say what it follows")
+                format!("entry {seq} refers to an invalid predecessor")
             }
             _ => return,
         };
@@ -301,13 +300,13 @@ impl Walk<'_> {
             // The entry that seemed to be missing is here.
             if let Some(damage) = self.found.damage.get_mut(*at) {
                 damage.kind = DamageKind::Reordered;
-                damage.what = format!("an entry stands before entry {seq}, which it followed");
+                damage.what = format!("entry {seq} belongs before this entry");
             }
-            let what = format!("entry {seq} stands behind entry {}", expected - 1);
+            let what = format!("entry {seq} is out of order, after entry {}", expected - 1);
             return self.damaged(place, Some(seq), DamageKind::Reordered, what);
         }
         let what = format!(
-            "a second entry {seq} stands behind entry {}: one of the two was put in",
+            "a second entry {seq} comes after entry {}: one of the two was inserted",
             expected - 1
         );
         self.damaged(place, Some(seq), DamageKind::Inserted, what);
@@ -335,9 +334,8 @@ impl Walk<'_> {
     fn finish(mut self, last: &Segment) -> Verified {
         if let (false, Some(head)) = (self.is_head_found, self.check.head) {
             let seq = self.found.last.as_ref().map(|(seq, _)| *seq);
-            let what = format!(
-                "no entry has the hash {head}: the end was cut off, or the log is another one"
-            );
+            let what =
+                format!("no entry has the hash {head}: the log was truncated, or is another log");
             self.damaged((&last.path, 0), seq, DamageKind::Cut, what);
         }
         self.found.loose = self.trace.loose();

@@ -5,10 +5,9 @@
 
 use std::{
     io,
-    panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -26,10 +25,11 @@ use super::{
 use crate::{
     Error, ErrorKind, Result,
     clock::Timestamp,
-    lock::{FileLock, denial_fix},
-    store::embedded::{
-        disk::{DiskFile, passes},
+    log::{
+        commit::{Appender, Queue, Rest, lock},
+        failure::{Failure, denial_fix, passes},
         folder,
+        lock::FileLock,
     },
 };
 
@@ -41,20 +41,13 @@ const RETRY_EVERY: Duration = Duration::from_secs(1);
 pub(super) struct AuditLogState {
     pub(super) folder: PathBuf,
     pub(super) options: Options,
-    queue: Mutex<Queue>,
-    arrived: Condvar,
+    queue: Queue<Waiting>,
     /// Error that latched the log shut.
     shut: OnceLock<String>,
     /// Temporary error, which is retried.
     hindrance: Mutex<Option<String>>,
     /// Number of entries that this process has made durable.
     pub(super) written: AtomicU64,
-}
-
-#[derive(Debug, Default)]
-struct Queue {
-    waiting: Vec<Waiting>,
-    is_closed: bool,
 }
 
 /// A queued entry.
@@ -74,16 +67,11 @@ impl AuditLogState {
         Self {
             folder,
             options,
-            queue: Mutex::default(),
-            arrived: Condvar::new(),
+            queue: Queue::default(),
             shut: OnceLock::new(),
             hindrance: Mutex::default(),
             written: AtomicU64::new(0),
         }
-    }
-
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the permanent or temporary error, if any.
@@ -93,20 +81,19 @@ impl AuditLogState {
     }
 
     fn hindrance(&self) -> MutexGuard<'_, Option<String>> {
-        let hindrance = self.hindrance.lock();
-        hindrance.unwrap_or_else(PoisonError::into_inner)
+        lock(&self.hindrance)
     }
 
-    /// Checks for capacity before an attempt starts. Ends are always accepted, because there are no more ends than
-    /// starts.
+    /// Checks for capacity before an attempt starts. Entries for the end of an attempt are always accepted,
+    /// because there are no more of them than started attempts.
     pub(super) fn check(&self) -> Result<()> {
         if let Some(why) = self.trouble() {
             return Err(unaudited(why));
         }
         let max = self.options.queue_max;
-        match self.queue().waiting.len() >= max {
+        match self.queue.len() >= max {
             true => Err(unaudited(format!(
-                "the audit log {}: {max} entries wait for the disk already; try again shortly",
+                "the audit log {} has {max} entries waiting for the disk; retry shortly",
                 self.folder.display()
             ))),
             false => Ok(()),
@@ -117,48 +104,38 @@ impl AuditLogState {
         if let Some(why) = self.shut.get() {
             return Err(unaudited(why.clone()));
         }
-        let (told, receiver) = match is_waited_for {
-            true => {
-                let (told, receiver) = oneshot::channel();
-                (Some(told), Some(receiver))
-            }
-            false => (None, None),
-        };
-        let at = self.options.clock.wall();
-        let mut queue = self.queue();
-        if queue.is_closed {
-            let why = format!("the audit log {} has been closed", self.folder.display());
-            return Err(unaudited(why));
-        }
-        let mut waiting = Waiting { at, entry, told };
+        let (told, receiver) = is_waited_for.then(oneshot::channel).unzip();
+        let mut waiting = self.waiting(entry, told);
         // Fail waiters at once during a temporary error.
         let hindrance = self.hindrance().clone();
         let is_kept = hindrance.as_deref().is_none_or(|why| waiting.refuse(why));
-        if is_kept {
-            queue.waiting.push(waiting);
-        }
-        if queue.waiting.len() == 1 {
-            self.arrived.notify_one();
+        if is_kept && self.queue.push(waiting, usize::MAX).is_err() {
+            let why = format!("the audit log {} has been closed", self.folder.display());
+            return Err(unaudited(why));
         }
         Ok(receiver)
     }
 
-    pub(super) fn close(&self) {
-        self.queue().is_closed = true;
-        self.arrived.notify_all();
+    fn waiting(&self, entry: Entry, told: Option<oneshot::Sender<Result<()>>>) -> Waiting {
+        let at = self.options.clock.wall();
+        Waiting { at, entry, told }
     }
 
-    /// Waits for entries; returns `false` when the log is closed and the queue is empty.
-    fn wait(&self) -> bool {
-        let mut queue = self.queue();
-        while queue.waiting.is_empty() {
-            if queue.is_closed {
-                return false;
-            }
-            let woken = self.arrived.wait(queue);
-            queue = woken.unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn close(&self) {
+        self.queue.close();
+    }
+
+    /// Handles a failure. Returns whether the writer continues: after a temporary error, unless the log is closed.
+    fn failed(&self, error: &Error, is_temporary: bool, unwritten: Vec<Waiting>) -> bool {
+        if !is_temporary {
+            self.latch(error, unwritten);
+            return false;
         }
-        true
+        let is_open = self.hinder(error, unwritten);
+        if !is_open {
+            self.latch(error, Vec::new());
+        }
+        is_open
     }
 
     /// Fails all waiters and pauses after a temporary error; returns `false` if the log is closed and there is no
@@ -167,60 +144,51 @@ impl AuditLogState {
     /// Notes and ends of attempts stay queued, because they describe what has happened, and are written after recovery.
     fn hinder(&self, error: &Error, unwritten: Vec<Waiting>) -> bool {
         let why = format!(
-            "{error}; nothing that must be audited runs until this has passed, it is tried again every second"
+            "{error}; audited operations are rejected until the write succeeds; it is retried every second"
         );
-        let mut queue = self.queue();
-        let later = std::mem::take(&mut queue.waiting);
-        let known = self.hindrance().replace(why.clone());
-        if known.is_none() {
-            tracing::error!(%error, "the audit log cannot be written now: what must be audited is refused");
+        let mut kept = Vec::new();
+        if self.hindrance().replace(why.clone()).is_none() {
+            tracing::error!(%error, "cannot write the audit log: rejecting audited operations and retrying");
             // Records the pause in the log itself. This entry is retried until it succeeds.
             let entry = Entry::new(Event::Reopened).with_detail(format!("paused: {error}"));
-            let (at, told) = (self.options.clock.wall(), None);
-            queue.waiting.push(Waiting { at, entry, told });
+            kept.push(self.waiting(entry, None));
         }
-        for mut waiting in unwritten.into_iter().chain(later) {
+        for mut waiting in unwritten.into_iter().chain(self.queue.drain()) {
             if waiting.refuse(&why) {
-                queue.waiting.push(waiting);
+                kept.push(waiting);
             }
         }
-        let is_open = |queue: &mut Queue| !queue.is_closed;
-        let waited = self.arrived.wait_timeout_while(queue, RETRY_EVERY, is_open);
-        let (queue, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        !queue.is_closed
+        self.queue.retry_after(kept, RETRY_EVERY)
     }
 
     /// Ends a temporary error.
     fn recovered(&self) {
         if self.hindrance().take().is_some() {
-            tracing::info!("the audit log can be written again");
+            tracing::info!("the audit log is writable again: accepting audited operations");
         }
-    }
-
-    fn take(&self) -> Vec<Waiting> {
-        std::mem::take(&mut self.queue().waiting)
     }
 
     /// Latches the log shut, and fails all waiters.
-    fn latch(&self, error: &Error) {
+    fn latch(&self, error: &Error, unwritten: Vec<Waiting>) {
         let why = format!(
-            "{error}; nothing that must be audited runs until it is mended and the process started again"
+            "{error}; audited operations are rejected until the disk is repaired and the process is restarted"
         );
-        tracing::error!(%error, "the audit log is shut: what must be audited is refused from now on");
-        let _ = self.shut.set(why);
+        tracing::error!(%error, "the audit log failed permanently: rejecting audited operations");
+        let _ = self.shut.set(why.clone());
         // Only callers that checked just before the latch can still push.
-        let mut queue = self.queue();
-        queue.is_closed = true;
-        let waiting = std::mem::take(&mut queue.waiting);
-        drop(queue);
-        self.refuse(waiting);
-    }
-
-    fn refuse(&self, waiting: Vec<Waiting>) {
-        let why = self.shut.get().cloned().unwrap_or_default();
-        for mut waiting in waiting {
+        self.queue.close();
+        for mut waiting in unwritten.into_iter().chain(self.queue.drain()) {
             waiting.refuse(&why);
         }
+    }
+
+    /// Latches the log shut after a panic of the writer.
+    pub(super) fn panicked(&self) {
+        let why = format!(
+            "the writer thread of the audit log {} panicked",
+            self.folder.display()
+        );
+        self.latch(&unaudited(why), Vec::new());
     }
 }
 
@@ -248,8 +216,8 @@ pub(super) fn unaudited(message: String) -> Error {
 #[derive(Debug)]
 pub(super) struct Writer {
     shared: Arc<AuditLogState>,
-    /// Current file and its length; `None` before the first.
-    file: Option<(Arc<dyn DiskFile>, u64)>,
+    /// End of the current file; `None` before the first.
+    file: Option<Appender>,
     /// Number of the next entry.
     seq: u64,
     head: ChainHash,
@@ -265,40 +233,30 @@ pub(super) struct Writer {
 }
 
 /// Writes until the log is closed. `opened` is `None` if the log is opened with its first entry.
-pub(super) fn run_caught(shared: &Arc<AuditLogState>, opened: Option<Writer>) {
-    // A panic must not leave callers waiting for a dead writer.
-    let ran = catch_unwind(AssertUnwindSafe(|| run(shared, opened)));
-    if ran.is_err() {
-        let why = format!(
-            "the writer of the audit log {} failed",
-            shared.folder.display()
-        );
-        shared.latch(&unaudited(why));
-    }
-}
-
-fn run(shared: &Arc<AuditLogState>, opened: Option<Writer>) {
-    let mut opened = opened;
-    while shared.wait() {
+pub(super) fn run(shared: &Arc<AuditLogState>, mut opened: Option<Writer>) {
+    let mut waiting = Vec::new();
+    while shared.queue.take(&mut waiting) {
         let mut writer = match opened.take().map_or_else(|| Writer::open(shared), Ok) {
             Ok(writer) => writer,
-            Err(error) if is_passing(&error) && shared.hinder(&error, Vec::new()) => continue,
-            Err(error) => return shared.latch(&error),
-        };
-        // Let more entries queue up, so that they share one sync.
-        std::thread::yield_now();
-        match writer.write(shared.take()) {
-            Ok(()) => shared.recovered(),
             Err(error) => {
-                let may_pass = passes(&error) && writer.roll_back().is_ok();
-                let error = trouble(&shared.folder, error);
-                let unwritten = std::mem::take(&mut writer.unwritten);
-                if !may_pass {
-                    shared.latch(&error);
-                    return shared.refuse(unwritten);
+                let unwritten = std::mem::take(&mut waiting);
+                match shared.failed(&error, is_passing(&error), unwritten) {
+                    true => continue,
+                    false => return,
                 }
-                if !shared.hinder(&error, unwritten) {
-                    return shared.latch(&error);
+            }
+        };
+        match writer.write(waiting.drain(..)) {
+            Ok(()) => {
+                shared.recovered();
+                // Let more entries queue up, so that they share one sync.
+                shared.queue.let_others_go_first();
+            }
+            Err(failure) => {
+                let is_temporary = matches!(failure, Failure::Unchanged(_));
+                let error = trouble(&shared.folder, failure.into());
+                if !shared.failed(&error, is_temporary, writer.roll_back()) {
+                    return;
                 }
             }
         }
@@ -344,49 +302,47 @@ impl Writer {
         };
         let mut entry = Entry::new(event);
         if tail.torn > 0 {
-            let detail = format!("{} unfinished bytes were cut off its end", tail.torn);
+            let detail = format!(
+                "{} bytes of an unfinished write were removed from the end",
+                tail.torn
+            );
             entry = entry.with_detail(detail);
         }
-        let at = shared.options.clock.wall();
-        let told = None;
-        let begun = writer.write(vec![Waiting { at, entry, told }]);
-        begun.map_err(|error| trouble(path, error))?;
+        let begun = writer.write([shared.waiting(entry, None)]);
+        begun.map_err(|failure| trouble(path, failure.into()))?;
         Ok(writer)
     }
 
-    fn write(&mut self, waiting: Vec<Waiting>) -> io::Result<()> {
+    fn write(&mut self, waiting: impl IntoIterator<Item = Waiting>) -> Result<(), Failure> {
         let mut waiting = waiting.into_iter();
         while let Some(next) = waiting.next() {
             let added = self.add(next.at, &next.entry);
             self.unwritten.push(next);
-            if let Err(error) = added {
+            if added.is_err() {
                 self.unwritten.extend(waiting);
-                return Err(error);
+                return added;
             }
         }
         self.flush()
     }
 
-    /// Returns to the durable end of the log, and truncates the rest of a failed write.
-    fn roll_back(&mut self) -> io::Result<()> {
+    /// Returns to the durable end of the log; returns the entries after it.
+    fn roll_back(&mut self) -> Vec<Waiting> {
         self.lines.clear();
         self.count = 0;
         (self.seq, self.head) = self.durable;
-        match &self.file {
-            Some((file, len)) => file.set_len(*len),
-            None => Ok(()),
-        }
+        std::mem::take(&mut self.unwritten)
     }
 
-    fn add(&mut self, at: Timestamp, entry: &Entry) -> io::Result<()> {
+    fn add(&mut self, at: Timestamp, entry: &Entry) -> Result<(), Failure> {
         let place = ChainPosition {
             seq: self.seq,
             at,
             node: &self.node,
             prev: self.head,
         };
-        let (line, hash) = entry.line(place)?;
-        let len = self.file.as_ref().map_or(0, |(_, len)| *len);
+        let (line, hash) = entry.line(place).map_err(Failure::Unknown)?;
+        let len = self.file.as_ref().map_or(0, Appender::end);
         let ends = len + (self.lines.len() + line.len()) as u64;
         let is_full = ends > self.shared.options.segment_bytes_max && len > 0;
         if self.lines.len() + line.len() > WRITE_BYTES_MAX || is_full {
@@ -402,26 +358,24 @@ impl Writer {
     }
 
     /// Starts a new file.
-    fn begin_file(&mut self) -> io::Result<()> {
+    fn begin_file(&mut self) -> Result<(), Failure> {
         let (folder, disk) = (&self.shared.folder, &self.shared.options.disk);
         // Opened before the create, so that only the sync can fail after it.
-        let names = disk.open_folder(folder)?;
-        let file = disk.create(&folder.join(segment::name(self.seq)))?;
+        let names = disk.open_folder(folder).map_err(Failure::of)?;
+        let path = folder.join(segment::name(self.seq));
+        let file = disk.create(&path).map_err(Failure::of)?;
         // The file name must be durable before an entry in the file is acknowledged.
-        names.sync().map_err(io::Error::other)?;
-        self.file = Some((file, 0));
+        names.sync().map_err(Failure::Unknown)?;
+        self.file = Some(Appender::new(file, 0, Rest::Nothing));
         Ok(())
     }
 
     /// Makes the added lines durable, and completes their waiters.
-    fn flush(&mut self) -> io::Result<()> {
-        if let Some((file, len)) = &mut self.file
+    fn flush(&mut self) -> Result<(), Failure> {
+        if let Some(file) = &mut self.file
             && !self.lines.is_empty()
         {
-            file.write_all_at(&self.lines, *len)?;
-            // After a failed sync the content of the disk is unknown, so this error is always permanent.
-            file.sync().map_err(io::Error::other)?;
-            *len += self.lines.len() as u64;
+            file.append(&self.lines, true)?;
             self.lines.clear();
         }
         self.shared.written.fetch_add(self.count, Ordering::Relaxed);

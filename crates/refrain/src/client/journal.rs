@@ -29,14 +29,17 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, oneshot};
 
 use super::moment::Moment;
 use crate::{
     Error, ErrorKind, Fingerprint, Key, Result, Secret,
     clock::{Clock, SystemClock},
-    lock::FileLock,
-    store::embedded::disk::{Disk, RealDisk},
+    log::{
+        commit,
+        disk::{Disk, RealDisk},
+        lock::FileLock,
+    },
 };
 
 pub(super) mod codec;
@@ -49,7 +52,7 @@ use codec::{Intent, Record};
 use file::LogFile;
 use index::Index;
 pub(super) use keeper::Done;
-use keeper::{Job, Keeper, What, Write};
+use keeper::{Job, Jobs, Keeper, What, Write};
 
 /// Maximum number of queued jobs; further callers wait.
 const QUEUE_MAX: usize = 1_024;
@@ -97,8 +100,9 @@ impl Default for Options {
 
 /// Journal of a client's calls in a file. See [the module](self).
 pub struct Journal {
-    /// `None` while it is being closed.
-    jobs: Option<mpsc::Sender<Job>>,
+    jobs: Arc<Jobs>,
+    /// A caller takes a permit for its job, and waits while there is none.
+    permits: Arc<Semaphore>,
     keeper: Option<JoinHandle<()>>,
     options: Arc<Options>,
     /// Key of the fingerprints in this journal.
@@ -114,7 +118,7 @@ impl fmt::Debug for Journal {
 impl Drop for Journal {
     /// Waits until all queued writes are done, so that the next open finds them.
     fn drop(&mut self) {
-        drop(self.jobs.take());
+        self.jobs.close();
         if let Some(keeper) = self.keeper.take() {
             let _ = keeper.join();
         }
@@ -152,14 +156,16 @@ impl Journal {
         let secret = file.secret().clone();
         let mut keeper = Keeper::new(file, index, options.clone(), lock);
         keeper.tidy(read);
-        let (jobs, waiting) = mpsc::channel(QUEUE_MAX);
-        let thread = std::thread::Builder::new().name("refrain-journal".into());
-        let keeper = thread.spawn(move || keeper.run(waiting)).map_err(|error| {
-            let message = "no thread could be started for the journal";
-            Error::new(ErrorKind::Unavailable, message).with_source(error)
-        })?;
+        let jobs = Arc::new(Jobs::default());
+        let (waiting, abandoned) = (jobs.clone(), jobs.clone());
+        let failed = move || {
+            abandoned.close();
+            drop(abandoned.drain());
+        };
+        let keeper = commit::spawn("refrain-journal", move || keeper.run(&waiting), failed)?;
         Ok(Self {
-            jobs: Some(jobs),
+            jobs,
+            permits: Arc::new(Semaphore::new(QUEUE_MAX)),
             keeper: Some(keeper),
             options,
             secret,
@@ -212,9 +218,11 @@ impl Journal {
 
     async fn ask<R>(&self, job: impl FnOnce(oneshot::Sender<Result<R>>) -> Job) -> Result<R> {
         let closed = || Error::new(ErrorKind::Unavailable, "the journal has been closed");
+        let permit = self.permits.clone().acquire_owned().await;
+        let permit = permit.map_err(|_| closed())?;
         let (answer, answered) = oneshot::channel();
-        let jobs = self.jobs.as_ref().ok_or_else(closed)?;
-        jobs.send(job(answer)).await.map_err(|_| closed())?;
+        let pushed = self.jobs.push((job(answer), permit), QUEUE_MAX);
+        pushed.map_err(|_| closed())?;
         answered.await.map_err(|_| closed())?
     }
 

@@ -178,7 +178,7 @@ impl<T: Transport> CallRun<T> {
         }
     }
 
-    /// Waits before the next attempt; returns a reason if there is none.
+    /// Waits before the next attempt; returns the reason if there is no next attempt.
     async fn pause(&mut self, again: Again) -> Option<Why> {
         self.counted += u32::from(again.counts);
         if self.counted >= self.retry.attempts_max {

@@ -23,7 +23,7 @@ use std::{
     collections::HashMap,
     fmt,
     path::Path,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock},
+    sync::{Arc, Mutex, OnceLock, PoisonError, RwLock},
     task::Poll,
     thread::JoinHandle,
     time::Duration,
@@ -34,38 +34,37 @@ use crate::{
     Error, ErrorKind, Result,
     clock::StoreClock,
     key::{RecordId, Secret},
+    log::commit::{Queue, lock},
     record::{
         Change, Claim, Command, Erased, Fence, Record, Reply, Settled, Settlement, Verdict, step,
     },
 };
 
 mod compact;
-pub mod disk;
 mod erase;
-pub(crate) mod folder;
+mod folder;
 mod frame;
 mod image;
 mod keeper;
 mod manifest;
 mod options;
-mod queued;
 mod recover;
 mod reserve;
 mod scan;
-
 mod segment;
 mod snapshot;
 mod writer;
 
+pub use crate::log::disk;
 use disk::RealDisk;
 use folder::{Folder, unavailable};
 use keeper::Keeper;
 use manifest::Manifest;
 pub use options::{Durability, Options};
-pub(crate) use queued::QueuedReply;
 use reserve::ReservedDisk;
 use segment::{Location, Segment};
-use writer::{Queue, Request};
+pub(crate) use writer::QueuedReply;
+use writer::{Job, Request};
 
 /// The longest outcome, and the largest segment, in bytes. Offsets and lengths have 32 bits.
 const BYTES_MAX: u64 = 1 << 30;
@@ -125,9 +124,9 @@ pub(crate) struct EmbeddedState {
     manifest: Mutex<Manifest>,
     /// Damage found when the store was opened.
     damage: Vec<Damage>,
-    /// The first permanent write or sync error. Once it is set, the store acknowledges nothing any more.
+    /// The first permanent write or sync error. Once it is set, the store rejects all requests.
     latch: OnceLock<String>,
-    queue: Queue,
+    queue: Queue<Job>,
     keeper: Keeper,
 }
 
@@ -534,8 +533,8 @@ impl EmbeddedState {
         let is_it = |damage: &&Damage| damage.record.is_none_or(|record| record == id);
         let place = self.damage.iter().find(is_it).map(ToString::to_string);
         let message = format!(
-            "the state of record {id} cannot be read ({}); restore the store {} from a backup, \
-             or give up what is damaged with `refrain store accept-damage`",
+            "record {id} cannot be read ({}); restore the store {} from a backup, \
+             or give up the damaged records with `refrain store accept-damage`",
             place.unwrap_or_default(),
             self.folder.path.display()
         );
@@ -547,8 +546,8 @@ impl EmbeddedState {
             None => Ok(()),
             Some(why) => {
                 let message = format!(
-                    "the store {} has shut itself after a failed write, nothing is acknowledged any more ({why}); \
-                     mend the disk and start again",
+                    "the store {} has shut down and rejects all requests ({why}); \
+                     repair the disk, and restart the process",
                     self.folder.path.display()
                 );
                 Err(Error::new(ErrorKind::Unavailable, message))
@@ -558,7 +557,7 @@ impl EmbeddedState {
 
     fn shut(&self, why: &dyn fmt::Display) {
         if self.latch.set(why.to_string()).is_ok() {
-            tracing::error!(folder = %self.folder.path.display(), %why, "a write failed: the store shuts itself");
+            tracing::error!(folder = %self.folder.path.display(), %why, "the store shuts down and rejects all requests");
         }
     }
 
@@ -577,9 +576,4 @@ impl Drop for Inner {
             let _ = thread.join();
         }
     }
-}
-
-/// Locks a mutex, ignoring poison: a panic leaves nothing behind these locks half changed.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

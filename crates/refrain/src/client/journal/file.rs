@@ -12,12 +12,18 @@ use bytes::Bytes;
 
 use super::{
     codec,
-    frame::{self, Found},
+    frame::{self, JournalFrames},
 };
 use crate::{
     Error, ErrorKind, Result,
     key::Secret,
-    store::embedded::disk::{Disk, DiskFile, passes},
+    log::{
+        commit::{Appender, Rest},
+        disk::{Disk, DiskFile},
+        failure::{Failure, denial_fix},
+        frame::{Found, FramePosition, Scanner},
+        replace::replace_with,
+    },
     varint::Reader,
 };
 
@@ -48,23 +54,30 @@ impl RecordPosition {
 pub(super) struct LogFile {
     disk: Arc<dyn Disk>,
     path: PathBuf,
-    file: Arc<dyn DiskFile>,
     secret: Secret,
-    /// Offset of the next frame.
-    end: u64,
+    /// Seed of the frames of this journal.
+    seed: u64,
+    file: Arc<dyn DiskFile>,
+    /// End of the file.
+    tail: Appender,
+    /// Number of the next frame.
     ordinal: u64,
 }
 
-/// Why an append or a rewrite failed.
-#[derive(Debug)]
-pub(super) enum NotAppended {
-    /// The file is unchanged: the disk is full, or the new file could not be put in place.
-    AsBefore(io::Error),
-    /// The content of the disk is unknown.
-    Lost(io::Error),
-}
-
 impl LogFile {
+    /// A file without frames.
+    fn new(disk: Arc<dyn Disk>, path: &Path, secret: Secret, file: Arc<dyn DiskFile>) -> Self {
+        Self {
+            disk,
+            path: path.into(),
+            seed: u64::from_le_bytes(secret.digest("journal", &[])),
+            secret,
+            tail: Appender::new(file.clone(), HEADER_LEN as u64, Rest::Nothing),
+            file,
+            ordinal: 0,
+        }
+    }
+
     /// Opens the file, or creates it if it does not exist. Returns its records in order.
     pub(super) fn open(
         disk: Arc<dyn Disk>,
@@ -73,8 +86,9 @@ impl LogFile {
         let file = match disk.open(path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let made = Self::make(disk, path, Secret::random(), std::iter::empty());
-                let (made, _) = made.map_err(|error| trouble(path, "cannot be made", error))?;
+                let made = Self::make(&disk, path, &Secret::random(), std::iter::empty());
+                let trouble = |failure: Failure| trouble(path, "cannot be created", failure.into());
+                let (made, _) = made.map_err(trouble)?;
                 return Ok((made, Vec::new()));
             }
             Err(error) => return Err(trouble(path, "cannot be opened", error)),
@@ -83,61 +97,41 @@ impl LogFile {
             .read_whole()
             .map_err(|error| trouble(path, "cannot be read", error))?;
         let secret = read_header(path, &bytes)?;
-        let mut opened = Self {
-            disk,
-            path: path.into(),
-            file,
-            secret,
-            end: HEADER_LEN as u64,
-            ordinal: 0,
-        };
+        let mut opened = Self::new(disk, path, secret, file);
         let records = opened.recover(&bytes.into())?;
         Ok((opened, records))
     }
 
+    /// Reads all records, and removes a torn frame at the end.
     fn recover(&mut self, bytes: &Bytes) -> Result<Vec<(RecordPosition, Bytes)>> {
+        let mut frames = Scanner::<JournalFrames>::new(bytes, self.seed, HEADER_LEN, 0);
         let mut records = Vec::new();
-        loop {
-            match frame::find(bytes, self.next()) {
-                Found::Frame(ranges, end) => {
-                    let record = |range: Range<usize>| {
-                        (
-                            RecordPosition::new(0, &range),
-                            bytes.slice(range.start..range.end),
-                        )
-                    };
-                    records.extend(ranges.into_iter().map(record));
-                    self.end = end as u64;
-                    self.ordinal += 1;
-                }
-                Found::End => return Ok(records),
-                Found::Torn => {
-                    tracing::warn!(
-                        journal = %self.path.display(),
-                        offset = self.end,
-                        "the journal ends in what was never acknowledged; it is cut off"
-                    );
-                    self.cut()
-                        .map_err(|error| trouble(&self.path, "cannot be cut", error))?;
-                    return Ok(records);
-                }
-                Found::Damage => return Err(self.damaged(self.end)),
+        let torn_end = loop {
+            let start = frames.place().start;
+            match frames.find() {
+                Found::Frame { content, .. } => records.extend(content.into_iter().map(|range| {
+                    let place = RecordPosition::new(0, &range);
+                    (place, bytes.slice(range))
+                })),
+                Found::End => break start,
+                Found::Torn { end } => break end,
+                Found::Damage { .. } => return Err(self.damaged(start as u64)),
             }
+        };
+        let FramePosition { start, ordinal, .. } = frames.place();
+        self.ordinal = ordinal;
+        self.tail = Appender::new(self.file.clone(), start as u64, Rest::Nothing);
+        if torn_end > start {
+            tracing::warn!(
+                journal = %self.path.display(),
+                offset = start,
+                "removing an incomplete write from the end of the journal; nothing in it was acknowledged"
+            );
+            let removed = self.tail.remove_torn((torn_end - start) as u64);
+            removed
+                .map_err(|failure| trouble(&self.path, "cannot be truncated", failure.into()))?;
         }
-    }
-
-    /// Truncates the file after the last complete frame.
-    fn cut(&self) -> io::Result<()> {
-        self.file.set_len(self.end)?;
-        self.file.sync()
-    }
-
-    fn next(&self) -> frame::JournalFramePosition {
-        frame::JournalFramePosition {
-            seed: seed(&self.secret),
-            start: usize::try_from(self.end).unwrap_or(usize::MAX),
-            ordinal: self.ordinal,
-        }
+        Ok(records)
     }
 
     pub(super) fn secret(&self) -> &Secret {
@@ -150,27 +144,30 @@ impl LogFile {
 
     /// Length of the file, in bytes.
     pub(super) fn len(&self) -> u64 {
-        self.end
+        self.tail.end()
     }
 
     /// Appends a frame of these records, durable when this returns; returns their positions.
-    pub(super) fn append(&mut self, records: &[Bytes]) -> Result<Vec<RecordPosition>, NotAppended> {
-        let (frame, ranges) = frame::assemble(records.iter().map(|it| &it[..]), self.next());
-        let start = self.end;
-        if let Err(error) = self.file.write_all_at(&frame, start) {
-            return Err(match passes(&error) && self.cut().is_ok() {
-                true => NotAppended::AsBefore(error),
-                false => NotAppended::Lost(error),
-            });
-        }
-        // After a failed sync the operating system may have dropped the data, and a second sync would report success.
-        self.file.sync().map_err(NotAppended::Lost)?;
-        self.end += frame.len() as u64;
+    pub(super) fn append(&mut self, records: &[Bytes]) -> Result<Vec<RecordPosition>, Failure> {
+        self.append_frame(records, true)
+    }
+
+    fn append_frame(
+        &mut self,
+        records: &[Bytes],
+        is_synced: bool,
+    ) -> Result<Vec<RecordPosition>, Failure> {
+        let start = self.tail.end();
+        let place = FramePosition {
+            seed: self.seed,
+            start: usize::try_from(start).unwrap_or(usize::MAX),
+            ordinal: self.ordinal,
+        };
+        let (frame, ranges) = frame::assemble(records.iter().map(|it| &it[..]), place);
+        self.tail.append(&frame, is_synced)?;
         self.ordinal += 1;
-        Ok(ranges
-            .iter()
-            .map(|range| RecordPosition::new(start, range))
-            .collect())
+        let places = ranges.iter().map(|range| RecordPosition::new(start, range));
+        Ok(places.collect())
     }
 
     /// Reads the record at this position.
@@ -190,7 +187,7 @@ impl LogFile {
     pub(super) fn rewrite(
         &self,
         places: &[RecordPosition],
-    ) -> Result<(Self, Vec<RecordPosition>), NotAppended> {
+    ) -> Result<(Self, Vec<RecordPosition>), Failure> {
         let read = |place: &RecordPosition| {
             let record = self.read(*place).map_err(io::Error::other)?;
             match codec::whole(&record) {
@@ -199,88 +196,50 @@ impl LogFile {
             }
         };
         let records = places.iter().map(read);
-        Self::make(self.disk.clone(), &self.path, self.secret.clone(), records)
+        Self::make(&self.disk, &self.path, &self.secret, records)
     }
 
     /// Creates a file with these records, and renames it into place atomically.
     fn make(
-        disk: Arc<dyn Disk>,
+        disk: &Arc<dyn Disk>,
         path: &Path,
-        secret: Secret,
+        secret: &Secret,
         records: impl Iterator<Item = io::Result<Bytes>>,
-    ) -> Result<(Self, Vec<RecordPosition>), NotAppended> {
-        let fresh = beside(path, ".new");
-        let written = Self::write(disk.clone(), path, &fresh, secret, records);
-        let parent = match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
-        // Opened before the rename, so that only the sync can fail after it.
-        let made = written.and_then(|made| {
-            let folder = disk.open_folder(parent)?;
-            disk.rename(&fresh, path).map(|()| (made, folder))
-        });
-        let (made, folder) = made.map_err(|error| {
-            let _ = disk.remove(&fresh);
-            NotAppended::AsBefore(error)
-        })?;
-        // From here on it is unknown which of the two files a power loss leaves.
-        folder.sync().map_err(NotAppended::Lost)?;
-        Ok(made)
+    ) -> Result<(Self, Vec<RecordPosition>), Failure> {
+        replace_with(&**disk, path, &beside(path, ".new"), |file| {
+            file.write_all_at(&header(secret), 0)?;
+            let mut made = Self::new(disk.clone(), path, secret.clone(), file.clone());
+            let places = made.fill(records)?;
+            Ok((made, places))
+        })
     }
 
-    fn write(
-        disk: Arc<dyn Disk>,
-        path: &Path,
-        fresh: &Path,
-        secret: Secret,
+    /// Writes records without a sync: the file is not in place yet, so one sync at its end is enough.
+    fn fill(
+        &mut self,
         records: impl Iterator<Item = io::Result<Bytes>>,
-    ) -> io::Result<(Self, Vec<RecordPosition>)> {
-        let file = disk.create(fresh)?;
-        file.write_all_at(&header(&secret), 0)?;
-        let mut made = Self {
-            disk,
-            path: path.into(),
-            file,
-            secret,
-            end: HEADER_LEN as u64,
-            ordinal: 0,
-        };
+    ) -> io::Result<Vec<RecordPosition>> {
         let (mut places, mut batch, mut batch_len) = (Vec::new(), Vec::new(), 0);
         for record in records {
             let record = record?;
             batch_len += record.len();
             batch.push(record);
             if batch_len >= FRAME_BYTES {
-                places.extend(made.write_frame(&batch)?);
+                places.extend(self.append_frame(&batch, false)?);
                 batch.clear();
                 batch_len = 0;
             }
         }
         if !batch.is_empty() {
-            places.extend(made.write_frame(&batch)?);
+            places.extend(self.append_frame(&batch, false)?);
         }
-        made.file.sync()?;
-        Ok((made, places))
-    }
-
-    /// Writes a frame without a sync: the file is not in place yet, so one sync at its end is enough.
-    fn write_frame(&mut self, records: &[Bytes]) -> io::Result<Vec<RecordPosition>> {
-        let (frame, ranges) = frame::assemble(records.iter().map(|it| &it[..]), self.next());
-        let start = self.end;
-        self.file.write_all_at(&frame, start)?;
-        self.end += frame.len() as u64;
-        self.ordinal += 1;
-        Ok(ranges
-            .iter()
-            .map(|range| RecordPosition::new(start, range))
-            .collect())
+        Ok(places)
     }
 
     pub(super) fn damaged(&self, offset: u64) -> Error {
         let message = format!(
-            "the journal {}: offset {offset} is damaged, and which calls were open is not known; \
-             restore the file from a backup, or move it away and look up its calls at the servers",
+            "the journal {}: offset {offset} is damaged, so the open calls are unknown; \
+             restore the file from a backup, or move it away and look up its calls on the servers",
             self.path.display()
         );
         Error::new(ErrorKind::Corrupt, message)
@@ -292,10 +251,6 @@ pub(super) fn beside(path: &Path, end: &str) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(end);
     name.into()
-}
-
-fn seed(secret: &Secret) -> u64 {
-    u64::from_le_bytes(secret.digest("journal", &[]))
 }
 
 fn header(secret: &Secret) -> [u8; HEADER_LEN] {
@@ -313,12 +268,12 @@ fn read_header(path: &Path, bytes: &[u8]) -> Result<Secret> {
     let unsupported = |message: String| Err(Error::new(ErrorKind::Unsupported, message));
     if bytes.is_empty() {
         return unsupported(format!(
-            "{place} is empty and no journal, which is never left so; remove it, or name a file that is not there yet"
+            "{place} is empty, so it is not a journal; remove it, or name a file that does not exist yet"
         ));
     }
     if !bytes.starts_with(&MAGIC) {
         return unsupported(format!(
-            "{place} is not a journal of Refrain's client; name a file that is not there yet"
+            "{place} is not a journal of Refrain's client; name a file that does not exist yet"
         ));
     }
     let mut reader = Reader(&bytes[MAGIC.len()..]);
@@ -342,19 +297,8 @@ fn sum_fits(bytes: &[u8], sum: Option<u32>) -> bool {
     fields.is_some_and(|fields| sum == Some(crc32fast::hash(fields)))
 }
 
-fn trouble(
-    path: &Path,
-    what: &str,
-    error: impl Into<Box<dyn std::error::Error + Send + Sync>>,
-) -> Error {
-    let message = format!("the journal {} {what}", path.display());
+fn trouble(path: &Path, what: &str, error: io::Error) -> Error {
+    let fix = denial_fix(&error, "or name another file");
+    let message = format!("the journal {} {what}{fix}", path.display());
     Error::new(ErrorKind::Unavailable, message).with_source(error)
-}
-
-impl From<NotAppended> for Box<dyn std::error::Error + Send + Sync> {
-    fn from(why: NotAppended) -> Self {
-        match why {
-            NotAppended::AsBefore(error) | NotAppended::Lost(error) => error.into(),
-        }
-    }
 }

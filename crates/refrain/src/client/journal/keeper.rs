@@ -6,18 +6,29 @@ use std::{collections::HashSet, sync::Arc};
 
 use bytes::Bytes;
 use http::Response;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::{
     Options,
     codec::{Intent, Record},
-    file::{LogFile, NotAppended},
+    file::LogFile,
     index::{Index, Kept, State},
 };
-use crate::{Error, ErrorKind, Fingerprint, Key, Result, client::moment::Moment, lock::FileLock};
+use crate::{
+    Error, ErrorKind, Fingerprint, Key, Result,
+    client::moment::Moment,
+    log::{
+        commit::Queue,
+        failure::{Failure, obstacle},
+        lock::FileLock,
+    },
+};
 
 /// Size in bytes at which a batch is closed.
 const BATCH_BYTES: usize = 4 << 20;
+
+/// Jobs that wait for the keeper thread. The permit of a job limits how many there are.
+pub(super) type Jobs = Queue<(Job, OwnedSemaphorePermit)>;
 
 /// Request to the keeper thread.
 #[derive(Debug)]
@@ -87,37 +98,34 @@ impl Keeper {
         }
     }
 
-    pub(super) fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
-        let mut next = None;
-        while let Some(job) = next.take().or_else(|| jobs.blocking_recv()) {
-            match job {
-                Job::Load(key, answer) => {
-                    let _ = answer.send(self.load(&key));
+    pub(super) fn run(mut self, queue: &Jobs) {
+        let (mut jobs, mut batch) = (Vec::new(), Batch::default());
+        while queue.take(&mut jobs) {
+            for (job, _permit) in jobs.drain(..) {
+                match job {
+                    Job::Write(write) => self.write(write, &mut batch),
+                    Job::Load(key, answer) => {
+                        self.commit(&mut batch);
+                        let _ = answer.send(self.load(&key));
+                    }
+                    Job::List(answer) => {
+                        self.commit(&mut batch);
+                        let _ = answer.send(self.list());
+                    }
                 }
-                Job::List(answer) => {
-                    let _ = answer.send(self.list());
-                }
-                Job::Write(first) => next = self.write(first, &mut jobs),
             }
+            self.commit(&mut batch);
+            self.rewrite_if_worth_it();
         }
     }
 
-    /// Writes this change and the queued ones; returns a job that must follow the batch.
-    fn write(&mut self, first: Write, jobs: &mut mpsc::Receiver<Job>) -> Option<Job> {
-        let mut batch = Batch::default();
-        let mut job = Some(Job::Write(first));
-        while let Some(Job::Write(write)) = job {
-            if batch.keys.contains(&write.key) || batch.bytes >= BATCH_BYTES {
-                job = Some(Job::Write(write));
-                break;
-            }
-            self.sweep();
-            self.decide(write, &mut batch);
-            job = jobs.try_recv().ok();
+    /// Decides a change after all earlier changes of the same call are durable.
+    fn write(&mut self, write: Write, batch: &mut Batch) {
+        if batch.keys.contains(&write.key) || batch.bytes >= BATCH_BYTES {
+            self.commit(batch);
         }
-        self.commit(batch);
-        self.rewrite_if_worth_it();
-        job
+        self.sweep();
+        self.decide(write, batch);
     }
 
     /// Adds the change to the batch, or replies at once.
@@ -167,7 +175,9 @@ impl Keeper {
         }
     }
 
-    fn commit(&mut self, batch: Batch) {
+    /// Makes the changes of the batch durable, and replies.
+    fn commit(&mut self, batch: &mut Batch) {
+        let batch = std::mem::take(batch);
         if batch.writes.is_empty() {
             return;
         }
@@ -183,8 +193,8 @@ impl Keeper {
                     let _ = write.answer.send(Ok(done));
                 }
             }
-            Err(why) => {
-                let refuse = self.refusal(why);
+            Err(failure) => {
+                let refuse = self.refusal(failure);
                 for (write, _) in batch.writes {
                     let _ = write.answer.send(Err(refuse()));
                 }
@@ -192,25 +202,23 @@ impl Keeper {
         }
     }
 
-    fn refusal(&mut self, why: NotAppended) -> impl Fn() -> Error + use<> {
+    fn refusal(&mut self, failure: Failure) -> impl Fn() -> Error + use<> {
         let path = self.file.path().display();
-        let (kind, message) = match why {
-            NotAppended::AsBefore(error) => (
-                ErrorKind::Full,
-                format!("the journal {path} has no room on its disk: {error}"),
-            ),
-            NotAppended::Lost(error) => {
-                let message = self.latch(&error.to_string());
-                (ErrorKind::Unavailable, message)
+        let (kind, message) = match failure {
+            Failure::Unchanged(error) => {
+                let obstacle = obstacle(&error);
+                let message = format!("the journal {path} rejects writes: {obstacle}");
+                (ErrorKind::Full, message)
             }
+            Failure::Unknown(error) => (ErrorKind::Unavailable, self.latch(&error)),
         };
         move || Error::new(kind, message.clone())
     }
 
-    fn latch(&mut self, error: &str) -> String {
+    fn latch(&mut self, error: &std::io::Error) -> String {
         let message = format!(
-            "the journal {} has latched shut, for what is on its disk is not known: {error}; \
-             open it again to read what is there",
+            "the journal {} rejects all calls, because the content of its disk is unknown: {error}; \
+             repair the disk, and open the journal again",
             self.file.path().display()
         );
         tracing::error!("{message}");
@@ -277,12 +285,12 @@ impl Keeper {
                 self.file = file;
                 self.rewrite_from = self.options.rewrite_bytes_min;
             }
-            Err(NotAppended::AsBefore(error)) => {
+            Err(Failure::Unchanged(error)) => {
                 tracing::warn!(%error, "cannot rewrite the journal; it keeps growing");
                 self.rewrite_from = self.file.len().saturating_mul(2);
             }
-            Err(NotAppended::Lost(error)) => {
-                self.latch(&error.to_string());
+            Err(Failure::Unknown(error)) => {
+                self.latch(&error);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Records and frames decode as encoded, and invalid bytes are rejected.
+//! Records decode as encoded, and invalid bytes are rejected.
 
 use std::time::Duration;
 
@@ -8,12 +8,13 @@ use proptest::{collection::vec, prelude::*};
 
 use super::{
     codec::{Answered, Intent, Record},
-    frame::{self, Found, JournalFramePosition},
+    frame,
 };
 use crate::{
     Fingerprint, Key,
     client::moment::Moment,
     clock::{Steady, Timestamp},
+    log::frame::FramePosition,
 };
 
 fn key() -> impl Strategy<Value = Key> {
@@ -106,45 +107,25 @@ fn record() -> impl Strategy<Value = Record> {
     prop_oneof![intent, answered, dropped]
 }
 
-fn place(start: usize, ordinal: u64) -> JournalFramePosition {
-    JournalFramePosition {
+/// A release that wrote other bytes could not read the journals of earlier ones.
+#[test]
+fn frame_has_the_bytes_of_earlier_releases() {
+    let place = FramePosition {
         seed: 0x5eed,
-        start,
-        ordinal,
-    }
-}
-
-/// Builds a file of these frames; returns it with the end of each frame.
-fn file(frames: &[Vec<Bytes>]) -> (Vec<u8>, Vec<usize>) {
-    let (mut bytes, mut ends) = (vec![7; 48], Vec::new());
-    for (ordinal, records) in (0..).zip(frames) {
-        let records = records.iter().map(|it| &it[..]);
-        let (frame, _) = frame::assemble(records, place(bytes.len(), ordinal));
-        bytes.extend(frame);
-        ends.push(bytes.len());
-    }
-    (bytes, ends)
-}
-
-/// Reads frames until another result; returns the records and that result.
-fn read(bytes: &[u8]) -> (Vec<Vec<Bytes>>, Found) {
-    let (mut frames, mut at) = (Vec::new(), 48);
-    loop {
-        match frame::find(bytes, place(at, frames.len() as u64)) {
-            Found::Frame(ranges, end) => {
-                let record = |range: std::ops::Range<usize>| Bytes::copy_from_slice(&bytes[range]);
-                frames.push(ranges.into_iter().map(record).collect());
-                at = end;
-            }
-            other => return (frames, other),
-        }
-    }
-}
-
-fn frames() -> impl Strategy<Value = Vec<Vec<Bytes>>> {
-    // Zeros, so that an unwritten sector could be mistaken for a body.
-    let record = prop_oneof![body(), (0_usize..2_000).prop_map(|len| vec![0; len].into())];
-    vec(vec(record, 1..4), 1..5)
+        start: 48,
+        ordinal: 3,
+    };
+    let (frame, ranges) = frame::assemble([&b"one"[..], &[0; 1_200]], place);
+    let header = [
+        b"rJn1".as_slice(),
+        &1_235_u32.to_le_bytes(),
+        &3_u64.to_le_bytes(),
+        &1_u32.to_le_bytes(),
+        &0x041e_5664_u32.to_le_bytes(),
+    ];
+    assert_eq!(frame[..24], header.concat());
+    assert_eq!((frame.len(), crc32fast::hash(&frame)), (1_235, 0x7728_3a7f));
+    assert_eq!(ranges, [25..28, 30..1_230]);
 }
 
 proptest! {
@@ -167,52 +148,5 @@ proptest! {
     #[test]
     fn arbitrary_bytes_decode_safely(bytes in vec(any::<u8>(), 0..300)) {
         let _ = Record::decode(&bytes.into());
-    }
-
-    #[test]
-    fn frames_read_back_as_they_were_written(frames in frames()) {
-        let (bytes, _) = file(&frames);
-        prop_assert_eq!(read(&bytes), (frames, Found::End));
-    }
-
-    #[test]
-    fn a_cut_file_loses_what_was_cut_and_nothing_else(frames in frames(), cut in any::<prop::sample::Index>()) {
-        let (bytes, ends) = file(&frames);
-        let cut = 48 + cut.index(bytes.len() - 48);
-        let whole = ends.iter().filter(|end| **end <= cut).count();
-        let found = if cut == 48 || ends.contains(&cut) { Found::End } else { Found::Torn };
-        prop_assert_eq!(read(&bytes[..cut]), (frames[..whole].to_vec(), found));
-    }
-
-    #[test]
-    fn a_flipped_bit_is_damage_wherever_it_is(frames in frames(), at in any::<prop::sample::Index>(), bit in 0..8) {
-        let (mut bytes, ends) = file(&frames);
-        let at = 48 + at.index(bytes.len() - 48);
-        bytes[at] ^= 1_u8 << bit;
-        let whole = ends.iter().filter(|end| **end <= at).count();
-        prop_assert_eq!(read(&bytes), (frames[..whole].to_vec(), Found::Damage));
-    }
-
-    #[test]
-    fn an_empty_sector_is_torn_at_the_end_and_damage_before(frames in frames(), sector in any::<prop::sample::Index>()) {
-        let (mut bytes, ends) = file(&frames);
-        let sectors = bytes.len().div_ceil(512);
-        let sector = sector.index(sectors);
-        let range = (sector * 512).max(48)..bytes.len().min((sector + 1) * 512);
-        prop_assume!(bytes[range.clone()].iter().any(|byte| *byte != 0));
-        let first = (range.start..range.end).find(|at| bytes[*at] != 0).unwrap();
-        bytes[range.clone()].fill(0);
-        let whole = ends.iter().filter(|end| **end <= first).count();
-        let last_start = ends[..ends.len() - 1].last().copied().unwrap_or(48);
-        let (read, found) = read(&bytes);
-        prop_assert_eq!(&read[..], &frames[..whole]);
-        // A torn write does not blank a sector that contains part of the previous frame.
-        if first >= last_start && range.start >= last_start {
-            prop_assert_eq!(found, Found::Torn);
-        } else if range.end < last_start {
-            prop_assert_eq!(found, Found::Damage);
-        } else {
-            prop_assert_ne!(found, Found::End);
-        }
     }
 }

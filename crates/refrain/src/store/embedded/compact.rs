@@ -11,19 +11,19 @@ use std::{
 
 use super::{
     EmbeddedState, Error, ErrorKind, Result, Slot,
-    frame::{Builder, SegmentFramePosition},
+    frame::Builder,
     image::{self, Kind},
     lock,
     manifest::Extent,
     recover::{self, Sealed},
-    scan,
     segment::{HEADER_LEN, Location, Segment},
     snapshot::{self, Noted, Row, Snapshot},
-    writer::{Request, passes},
+    writer::Request,
 };
 use crate::{
     clock::Timestamp,
     key::RecordId,
+    log::{failure::passes, frame::FramePosition},
     record::{Command, Record, step},
 };
 
@@ -53,7 +53,7 @@ impl EmbeddedState {
             swept += match done {
                 Ok(count) => count,
                 Err(Trouble::Damaged(number, error)) => {
-                    tracing::error!(%error, "a segment cannot be swept");
+                    tracing::error!(%error, "cannot sweep a segment");
                     self.keeper.mark_damaged(number);
                     0
                 }
@@ -230,7 +230,7 @@ impl EmbeddedState {
     fn remove(&self, segment: &Segment) {
         let (disk, path) = (&*self.options.disk, &segment.path);
         if let Err(error) = disk.remove(path) {
-            tracing::warn!(file = %path.display(), %error, "a file could not be removed");
+            tracing::warn!(file = %path.display(), %error, "cannot remove a file");
         }
         snapshot::remove(disk, segment);
     }
@@ -268,7 +268,7 @@ struct Archive<'a> {
     now: Timestamp,
     segment: Option<Segment>,
     end: usize,
-    ordinal: u32,
+    ordinal: u64,
     builder: Builder,
     frame: Vec<u8>,
     /// Records in the unfinished frame, with their old positions.
@@ -345,16 +345,15 @@ impl<'a> Archive<'a> {
             Some(segment) => segment,
             None => self.create()?,
         };
-        let place = SegmentFramePosition {
+        let place = FramePosition {
             seed: segment.seed,
             start: self.end,
             ordinal: self.ordinal,
-            time: self.now,
         };
-        let entries = self.builder.assemble(&mut self.frame, place);
+        let entries = self.builder.assemble(&mut self.frame, place, self.now);
         let written = segment.file.write_all_at(&self.frame, self.end as u64);
         for (entry, (old, record)) in entries.iter().zip(self.open.drain(..)) {
-            let note = scan::noted(entry, Some(&record), self.end);
+            let note = entry.noted(Some(&record), self.end);
             self.moves
                 .push((entry.id, old, note.row.location(segment.number)));
             self.noted.push(note);

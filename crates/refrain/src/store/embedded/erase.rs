@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     key::RecordId,
+    log::failure::passes,
     record::{Change, Command, Erased, Reply, step},
     store::StateName,
 };
@@ -42,7 +43,7 @@ impl EmbeddedState {
         if lock(&self.manifest).erased.len() >= ERASED_MAX {
             let message = format!(
                 "{ERASED_MAX} erased records have not been swept yet; try again in a few seconds, \
-                 or when the store has gone on to its next segment"
+                 or after the store has started its next segment"
             );
             return Err(Error::new(ErrorKind::Full, message));
         }
@@ -63,7 +64,7 @@ impl EmbeddedState {
     }
 
     fn erase_failed(&self, error: &std::io::Error) -> Error {
-        if !super::writer::passes(error) {
+        if !passes(error) {
             self.shut(error);
         }
         let folder = self.folder.path.display();

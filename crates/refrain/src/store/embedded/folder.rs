@@ -2,19 +2,22 @@
 
 use std::{
     fs, io,
-    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
 };
 
-use super::disk::{self, Disk};
 use crate::{
     Error, ErrorKind, Result,
     key::Secret,
-    lock::{FileLock, denial_fix},
+    log::{
+        disk::Disk,
+        failure::denial_fix,
+        folder::{LOCK, make, take_lock},
+        lock::FileLock,
+        replace::replace,
+    },
 };
 
 const IDENTITY: &str = "refrain.store";
-const LOCK: &str = "lock";
 const FORMAT: &str = "1";
 
 /// A folder that this process has locked.
@@ -29,14 +32,14 @@ pub(super) struct Folder {
 impl Folder {
     /// Locks the folder, and creates it if it does not exist.
     pub(super) fn hold(disk: &dyn Disk, path: &Path) -> Result<Self> {
-        make(disk, path).map_err(|error| trouble(path, "cannot be made", error))?;
+        make(disk, path).map_err(|error| trouble(path, "cannot be created", error))?;
         refuse_foreign(path)?;
         let lock = take_lock(path, "the store")?;
         let secret = match fs::read_to_string(path.join(IDENTITY)) {
             Ok(text) => read_identity(path, &text)?,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 let secret = Secret::random();
-                disk::replace(disk, &path.join(IDENTITY), identity(&secret).as_bytes())
+                replace(disk, &path.join(IDENTITY), identity(&secret).as_bytes())
                     .map_err(|error| trouble(path, "cannot be written", error))?;
                 secret
             }
@@ -48,28 +51,6 @@ impl Folder {
             _lock: lock,
         })
     }
-}
-
-/// Creates the folder if it does not exist, and makes its directory entry durable.
-pub(crate) fn make(disk: &dyn Disk, path: &Path) -> io::Result<()> {
-    let missing: Vec<_> = path.ancestors().take_while(|it| !it.exists()).collect();
-    // Outcomes contain user data: only the owner may read them.
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path)?;
-    for made in missing {
-        let parent = match made.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
-        match disk.sync_folder(parent) {
-            // A process that may create a folder may lack the permission to read its parent.
-            Err(error) if error.kind() != io::ErrorKind::PermissionDenied => return Err(error),
-            _ => {}
-        }
-    }
-    Ok(())
 }
 
 fn trouble(path: &Path, what: &str, error: io::Error) -> Error {
@@ -100,16 +81,11 @@ fn refuse_foreign(path: &Path) -> Result<()> {
     }
     let Some(name) = stranger else { return Ok(()) };
     let message = format!(
-        "{} is not a Refrain store: it holds `{}` and no `{IDENTITY}`; name an empty or a new folder",
+        "{} is not a Refrain store: it contains `{}` and no `{IDENTITY}`; use an empty or a new folder",
         path.display(),
         name.to_string_lossy()
     );
     Err(Error::new(ErrorKind::Unsupported, message))
-}
-
-/// Takes the lock of a folder that one process at a time writes to; `what` names the folder in messages.
-pub(crate) fn take_lock(path: &Path, what: &str) -> Result<FileLock> {
-    FileLock::take(&path.join(LOCK), &format!("{what} {}", path.display()))
 }
 
 fn identity(secret: &Secret) -> String {

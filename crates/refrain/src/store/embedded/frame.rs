@@ -1,28 +1,24 @@
-//! Frames: one group commit each, with a header, a table of entries, the images, and an end mark.
+//! Frames of a segment: a table of entries, and their images.
 //!
-//! Header, table and each image have their own checksums. So damage to one image leaves the others readable,
+//! Table and images have their own checksums. So damage to one image leaves the others readable,
 //! and the identity of the damaged record known.
-//! With full durability, a frame is written only after the previous frame is durable.
-//! So an unreadable frame with a readable frame after it is damage.
-//! The last frame may also be torn: it then contains sectors that are still zero from the allocation of the segment.
-//! The header counts the sectors whose content is zero, so that a body full of zeros does not look torn.
 
-use std::ops::Range;
+use bytes::Bytes;
 
+use super::{
+    image::Kind,
+    scan,
+    snapshot::{self, Noted},
+};
 use crate::{
     clock::Timestamp,
     key::RecordId,
+    log::frame::{self, Format, FramePosition},
+    record::{Record, State},
     varint::{self, Reader},
 };
 
-use super::image::Kind;
-
-const MAGIC: [u8; 4] = *b"rFr1";
 const HEADER_LEN: usize = 32;
-/// Never zero. If it is missing, the frame was not written completely.
-const END: u8 = 0xa5;
-/// The unit that a disk writes atomically, in bytes.
-const SECTOR: usize = 512;
 /// The minimum length of a table row: identity, kind, length.
 const ROW_LEN_MIN: usize = 18;
 
@@ -74,7 +70,12 @@ impl Builder {
     }
 
     /// Writes the frame to `out`, and returns the entries with their offsets from the start of the frame.
-    pub(super) fn assemble(&self, out: &mut Vec<u8>, place: SegmentFramePosition) -> Vec<Entry> {
+    pub(super) fn assemble(
+        &self,
+        out: &mut Vec<u8>,
+        place: FramePosition,
+        time: Timestamp,
+    ) -> Vec<Entry> {
         out.clear();
         out.resize(HEADER_LEN, 0);
         for row in &self.rows {
@@ -86,16 +87,11 @@ impl Builder {
         out.extend(sum.to_le_bytes());
         let mut offset = out.len();
         out.extend_from_slice(&self.images);
-        out.push(END);
-        let mut header = Header {
-            len: out.len() as u32,
-            count: self.rows.len() as u32,
-            blank: 0,
-            place,
-        };
-        out[..HEADER_LEN].copy_from_slice(&header.encode());
-        header.blank = blank_sectors(out, place.start);
-        out[..HEADER_LEN].copy_from_slice(&header.encode());
+        let mut fields = [0; 16];
+        fields[..4].copy_from_slice(&(self.rows.len() as u32).to_le_bytes());
+        fields[4..8].copy_from_slice(&(place.ordinal as u32).to_le_bytes());
+        fields[8..].copy_from_slice(&time.0.to_le_bytes());
+        frame::finish::<SegmentFrames>(out, &fields, place);
         let entry = |row: &Row| {
             let start = offset;
             offset += row.len;
@@ -110,18 +106,6 @@ impl Builder {
     }
 }
 
-/// The position and time of a frame.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct SegmentFramePosition {
-    /// Secret seed of this store and segment: frames from another segment, and forged ones inside a body, are rejected.
-    pub(super) seed: u64,
-    /// The offset of the frame in the segment.
-    pub(super) start: usize,
-    /// The number of the frame in the segment.
-    pub(super) ordinal: u32,
-    pub(super) time: Timestamp,
-}
-
 /// One entry of a frame, and the position of its image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entry {
@@ -131,125 +115,76 @@ pub(super) struct Entry {
     pub(super) len: usize,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Header {
-    len: u32,
-    count: u32,
-    /// The number of sectors whose content is zero.
-    blank: u32,
-    place: SegmentFramePosition,
+impl Entry {
+    /// The snapshot entry of an image in a frame that starts at `frame_start`.
+    pub(super) fn noted(&self, record: Option<&Record>, frame_start: usize) -> Noted {
+        let (retention_ends, remember_ends) = match record.map(|record| &record.state) {
+            Some(State::Completed {
+                retention_ends,
+                remember_ends,
+                ..
+            }) => (*retention_ends, *remember_ends),
+            Some(State::Tombstone { remember_ends }) => (Timestamp::default(), *remember_ends),
+            _ => Default::default(),
+        };
+        Noted {
+            row: snapshot::Row {
+                id: self.id,
+                kind: self.kind,
+                offset: (frame_start + self.offset) as u32,
+                len: self.len as u32,
+            },
+            retention_ends,
+            remember_ends,
+        }
+    }
 }
 
-impl Header {
-    fn encode(&self) -> [u8; HEADER_LEN] {
-        let mut out = [0; HEADER_LEN];
-        out[..4].copy_from_slice(&MAGIC);
-        out[4..8].copy_from_slice(&self.len.to_le_bytes());
-        out[8..12].copy_from_slice(&self.count.to_le_bytes());
-        out[12..16].copy_from_slice(&self.place.ordinal.to_le_bytes());
-        out[16..24].copy_from_slice(&self.place.time.0.to_le_bytes());
-        out[24..28].copy_from_slice(&self.blank.to_le_bytes());
-        let sum = Self::checksum(&out[..28], self.place.seed);
-        out[28..].copy_from_slice(&sum.to_le_bytes());
-        out
-    }
+/// The content of a frame. Its images are not checked yet.
+#[derive(Debug)]
+pub(super) struct FrameContent {
+    pub(super) time: Timestamp,
+    /// The entries, with offsets from the start of the segment.
+    pub(super) entries: Vec<Entry>,
+}
 
-    fn decode(segment: &[u8], seed: u64, start: usize) -> Option<Self> {
-        let bytes = segment.get(start..)?;
-        let mut reader = Reader(bytes);
-        let fields = bytes.get(..28)?;
-        if reader.array()? != MAGIC {
-            return None;
-        }
-        let (len, count) = (reader.u32()?, reader.u32()?);
-        let ordinal = reader.u32()?;
-        let time = Timestamp(reader.u64()?);
-        let blank = reader.u32()?;
-        let place = SegmentFramePosition {
-            seed,
-            start,
-            ordinal,
-            time,
-        };
-        let fits = reader.u32()? == Self::checksum(fields, seed) && len as usize > HEADER_LEN;
-        fits.then_some(Self {
-            len,
-            count,
-            blank,
-            place,
-        })
-    }
+/// The format of the frames of a segment.
+#[derive(Debug)]
+pub(super) struct SegmentFrames;
 
-    fn checksum(fields: &[u8], seed: u64) -> u32 {
+impl Format for SegmentFrames {
+    const MAGIC: [u8; 4] = *b"rFr1";
+    const HEADER_LEN: usize = HEADER_LEN;
+    const IS_ALLOCATED: bool = true;
+    type Content = FrameContent;
+
+    fn checksum(header: &[u8], seed: u64) -> u32 {
         let mut hasher = crc32fast::Hasher::new();
-        hasher.update(fields);
+        hasher.update(header);
         hasher.update(&seed.to_le_bytes());
         hasher.finalize()
     }
-}
 
-/// What was found at some offset of a segment.
-#[derive(Debug)]
-pub(super) enum Found {
-    /// A frame with an intact header and table. Its images are not checked yet.
-    Frame {
-        place: SegmentFramePosition,
-        entries: Vec<Entry>,
-        end: usize,
-        /// Parts of the frame may never have been written. If an image is damaged as well, the frame is torn.
-        is_unfinished: bool,
-    },
-    /// Only zeros from here on: the end of the log.
-    End,
-    /// The last frame, partially written. Nothing in it was acknowledged.
-    Torn,
-    /// Damage, up to the next readable frame or to the last non-zero byte.
-    Damage { end: usize },
-}
+    fn ordinal(fields: &[u8]) -> Option<u64> {
+        Reader(fields.get(4..)?).u32().map(u64::from)
+    }
 
-/// Finds out what is at offset `at`. Offsets in the result count from the start of the segment.
-///
-/// `may_be_torn` states that nothing was ever written after this offset; otherwise no frame can be torn.
-pub(super) fn find(segment: &[u8], seed: u64, at: usize, ordinal: u32, may_be_torn: bool) -> Found {
-    if let Some(found) = whole_frame(segment, seed, at, ordinal) {
-        return found;
+    fn content(frame: &[u8], at: usize, _seed: u64) -> Option<FrameContent> {
+        let count = Reader(frame.get(8..)?).u32()?;
+        let time = Timestamp(Reader(frame.get(16..)?).u64()?);
+        let entries = table(frame, at, count as usize)?;
+        Some(FrameContent { time, entries })
     }
-    let Some(used) = segment[at..].iter().rposition(|byte| *byte != 0) else {
-        return Found::End;
-    };
-    let used_end = at + used + 1;
-    if let Some(next) = next_frame(segment, seed, at, ordinal) {
-        return Found::Damage { end: next };
-    }
-    match may_be_torn && is_torn(segment, seed, at, used_end) {
-        true => Found::Torn,
-        false => Found::Damage { end: used_end },
+
+    fn is_intact(segment: &Bytes, content: &FrameContent) -> bool {
+        let mut entries = content.entries.iter();
+        entries.all(|entry| scan::note(segment, entry).is_some())
     }
 }
 
-/// Returns the frame at `at`, if its header and table are intact.
-fn whole_frame(segment: &[u8], seed: u64, at: usize, ordinal: u32) -> Option<Found> {
-    let header = Header::decode(segment, seed, at)?;
-    let frame = segment.get(at..at + header.len as usize)?;
-    if header.place.ordinal != ordinal {
-        return None;
-    }
-    let entries = table(frame, header.count as usize)?;
-    let shifted = |entry: Entry| Entry {
-        offset: at + entry.offset,
-        ..entry
-    };
-    Some(Found::Frame {
-        place: header.place,
-        entries: entries.into_iter().map(shifted).collect(),
-        end: at + frame.len(),
-        is_unfinished: header.is_unfinished(segment),
-    })
-}
-
-/// Parses the table of a frame; `None` if it is damaged.
-fn table(frame: &[u8], count: usize) -> Option<Vec<Entry>> {
-    let mut reader = Reader(&frame[HEADER_LEN..]);
+/// Parses the table of the frame at offset `at`; `None` if it is damaged.
+fn table(frame: &[u8], at: usize, count: usize) -> Option<Vec<Entry>> {
+    let mut reader = Reader(frame.get(HEADER_LEN..)?);
     let mut rows = Vec::with_capacity(count.min(frame.len() / ROW_LEN_MIN));
     for _ in 0..count {
         let id = RecordId(reader.array()?);
@@ -263,11 +198,10 @@ fn table(frame: &[u8], count: usize) -> Option<Vec<Entry>> {
     let mut offset = table_end + 4;
     let mut entries = Vec::with_capacity(rows.len());
     for (id, kind, len) in rows {
-        let kind = kind?;
         entries.push(Entry {
             id,
-            kind,
-            offset,
+            kind: kind?,
+            offset: at + offset,
             len,
         });
         offset = offset.checked_add(len)?;
@@ -275,80 +209,36 @@ fn table(frame: &[u8], count: usize) -> Option<Vec<Entry>> {
     (offset + 1 == frame.len()).then_some(entries)
 }
 
-/// Finds the start of the next readable frame after `at`.
-fn next_frame(segment: &[u8], seed: u64, at: usize, ordinal: u32) -> Option<usize> {
-    let mut from = at + 1;
-    while let Some(found) = find_magic(segment.get(from..)?) {
-        let start = from + found;
-        let header = Header::decode(segment, seed, start);
-        if header.is_some_and(|header| header.place.ordinal > ordinal) {
-            return Some(start);
-        }
-        from = start + 1;
+#[cfg(test)]
+mod tests {
+    //! A release that wrote other bytes could not read the segments of earlier ones.
+
+    use super::*;
+
+    #[test]
+    fn frame_has_the_bytes_of_earlier_releases() {
+        let mut builder = Builder::default();
+        let image = |bytes: &'static [u8]| move |out: &mut Vec<u8>| out.extend_from_slice(bytes);
+        builder.push(RecordId([1; 16]), Kind::Absent, image(b"image"));
+        builder.push(RecordId([2; 16]), Kind::Completed, image(&[0; 1_200]));
+        let place = FramePosition {
+            seed: 0x5eed,
+            start: 32,
+            ordinal: 3,
+        };
+        let mut frame = Vec::new();
+        let entries = builder.assemble(&mut frame, place, Timestamp(1_800_000_000_000));
+        let header = [
+            b"rFr1".as_slice(),
+            &1_279_u32.to_le_bytes(),
+            &2_u32.to_le_bytes(),
+            &3_u32.to_le_bytes(),
+            &1_800_000_000_000_u64.to_le_bytes(),
+            &1_u32.to_le_bytes(),
+            &0xc17d_c3c3_u32.to_le_bytes(),
+        ];
+        assert_eq!(frame[..32], header.concat());
+        assert_eq!((frame.len(), crc32fast::hash(&frame)), (1_279, 0xe750_98bc));
+        assert_eq!(entries[0].offset..entries[1].offset, 73..78);
     }
-    None
-}
-
-fn find_magic(bytes: &[u8]) -> Option<usize> {
-    bytes
-        .windows(MAGIC.len())
-        .position(|window| window == MAGIC)
-}
-
-/// The number of the frame at `at`, to continue after damage.
-pub(super) fn ordinal_at(segment: &[u8], seed: u64, at: usize) -> Option<u32> {
-    let header = Header::decode(segment, seed, at)?;
-    Some(header.place.ordinal)
-}
-
-/// Returns whether the unreadable last frame was not written completely.
-fn is_torn(segment: &[u8], seed: u64, at: usize, used_end: usize) -> bool {
-    match Header::decode(segment, seed, at) {
-        Some(header) => header.is_unfinished(segment),
-        None => used_end - at < HEADER_LEN || misses_header_sector(segment, at, used_end),
-    }
-}
-
-impl Header {
-    /// Returns whether the end mark is missing, or more sectors are zero than were written as zeros.
-    fn is_unfinished(&self, segment: &[u8]) -> bool {
-        let start = self.place.start;
-        let end = start + self.len as usize;
-        match segment.get(start..end) {
-            None => true,
-            Some(frame) => frame.last() == Some(&0) || blank_sectors(frame, start) > self.blank,
-        }
-    }
-}
-
-/// Returns whether a sector with a part of the header is zero.
-///
-/// If none of them is zero, the header was written and damaged later.
-fn misses_header_sector(segment: &[u8], at: usize, used_end: usize) -> bool {
-    let header_end = at + HEADER_LEN;
-    sectors(at, used_end)
-        .take_while(|sector| sector.start < header_end)
-        .any(|sector| is_zero(&segment[sector]))
-}
-
-/// Counts the zero sectors among these bytes, which start at offset `start` of the file.
-fn blank_sectors(bytes: &[u8], start: usize) -> u32 {
-    let blank = sectors(start, start + bytes.len())
-        .filter(|sector| is_zero(&bytes[sector.start - start..sector.end - start]));
-    blank.count() as u32
-}
-
-/// The sectors that `from..to` overlaps, clipped to that range.
-fn sectors(from: usize, to: usize) -> impl Iterator<Item = Range<usize>> {
-    let mut start = from;
-    std::iter::from_fn(move || {
-        let end = to.min((start / SECTOR + 1) * SECTOR);
-        let sector = start..end;
-        start = end;
-        (!sector.is_empty()).then_some(sector)
-    })
-}
-
-fn is_zero(bytes: &[u8]) -> bool {
-    bytes.iter().all(|byte| *byte == 0)
 }

@@ -2,24 +2,29 @@
 
 use std::{
     io,
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    thread::{self, JoinHandle},
+    thread::JoinHandle,
     time::Duration,
 };
 
 use super::{
-    Durability, EmbeddedState, Error, ErrorKind, Result, lock,
+    Durability, EmbeddedState, Result, lock,
     manifest::Extent,
     recover::Sealed,
     segment::{HEADER_LEN, Segment},
     snapshot::{Noted, Snapshot},
-    writer::{Writer, no_room, obstacle, passes},
+    writer::{Writer, no_room},
 };
-use crate::clock::Timestamp;
+use crate::{
+    clock::Timestamp,
+    log::{
+        commit,
+        failure::{obstacle, passes},
+    },
+};
 
 /// Length of the first segment of a store, in bytes. Each further segment is twice as long, up to the maximum.
 const SEGMENT_BYTES_FIRST: u64 = 4 << 20;
@@ -163,20 +168,12 @@ impl EmbeddedState {
         work: impl FnOnce() + Send + 'static,
     ) -> Result<JoinHandle<()>> {
         let shared = self.clone();
-        let guarded = move || {
-            // Unwind safe: the thread's own state is not used after a panic.
-            if catch_unwind(AssertUnwindSafe(work)).is_err() {
-                shared.shut(&"one of its threads failed");
-                shared.queue.abandon();
-                shared.keeper.close(None);
-            }
-        };
-        thread::Builder::new()
-            .name(name.into())
-            .spawn(guarded)
-            .map_err(|error| {
-                Error::new(ErrorKind::Unavailable, "no thread could be started").with_source(error)
-            })
+        commit::spawn(name, work, move || {
+            shared.shut(&"one of its threads panicked");
+            shared.queue.close();
+            drop(shared.queue.drain());
+            shared.keeper.close(None);
+        })
     }
 
     /// Waits for a spare segment, or until its allocation has failed.
@@ -264,7 +261,7 @@ impl EmbeddedState {
                 }
                 Err(error) if passes(&error) => {
                     if state.full.is_none() {
-                        tracing::error!(folder = %self.folder.path.display(), %error, "no segment can be allocated now: new claims are refused");
+                        tracing::error!(folder = %self.folder.path.display(), %error, "cannot allocate a segment: refusing new claims");
                     }
                     // Try the shortest length next.
                     state.next_len = SEGMENT_BYTES_FIRST;
@@ -274,7 +271,7 @@ impl EmbeddedState {
                     state = self.keeper.wait(state, RETRY_EVERY);
                 }
                 Err(error) => {
-                    self.shut(&format!("no segment could be allocated: {error}"));
+                    self.shut(&format!("cannot allocate a segment: {error}"));
                     self.keeper.changed.notify_all();
                     return;
                 }
@@ -420,7 +417,7 @@ impl EmbeddedState {
         match sealed {
             Ok(()) => {}
             Err(error) if passes(&error) => {
-                tracing::warn!(segment = segment.number, %error, "the segment could not be cut at its end");
+                tracing::warn!(segment = segment.number, %error, "cannot truncate the segment");
             }
             Err(error) => self.shut(&error),
         }

@@ -7,13 +7,11 @@ use std::{
     path::Path,
 };
 
-use super::{
-    disk::{self, Disk},
-    folder::unavailable,
-};
+use super::folder::unavailable;
 use crate::{
     Error, ErrorKind, Result,
     clock::{ClockMark, Timestamp},
+    log::{disk::Disk, replace::replace},
 };
 
 const NAME: &str = "manifest";
@@ -68,7 +66,7 @@ impl Manifest {
     }
 
     pub(super) fn write(&self, disk: &dyn Disk, folder: &Path) -> io::Result<()> {
-        disk::replace(disk, &folder.join(NAME), self.encode().as_bytes())
+        replace(disk, &folder.join(NAME), self.encode().as_bytes())
     }
 
     /// Reads the manifest; `None` if there is none yet.
@@ -76,7 +74,7 @@ impl Manifest {
         let path = folder.join(NAME);
         let trouble = |what: &str| {
             let message = format!(
-                "{}: {what}; it says which files make up the store: restore it from a backup",
+                "{}: {what}; it lists the files of the store: restore it from a backup",
                 path.display()
             );
             Error::new(ErrorKind::Corrupt, message)

@@ -7,19 +7,22 @@ use std::{collections::HashMap, fs, io, path::Path, sync::Arc};
 
 use super::{
     Damage, Slot,
-    disk::Disk,
     folder::unavailable,
     image::{self, Kind},
     manifest::{Extent, Manifest},
     scan::{Scan, unreadable},
     segment::{HEADER_LEN, Location, Segment},
     snapshot::{self, Row, Snapshot},
-    writer::passes,
 };
 use crate::{
     Error, ErrorKind, Result,
     clock::Timestamp,
     key::{RecordId, Secret},
+    log::{
+        commit::{Appender, Rest},
+        disk::Disk,
+        failure::passes,
+    },
     record::{Claimant, Record, State},
     store::table::Table,
 };
@@ -324,7 +327,7 @@ impl Recovered {
             {
                 snapshot.holes.push((len, end));
                 if let Err(error) = snapshot.write(disk, &segment) {
-                    tracing::warn!(segment = segment.number, %error, "no snapshot could be written");
+                    tracing::warn!(segment = segment.number, %error, "cannot write the snapshot");
                 }
             }
             let is_accepted = self.manifest.accepted.contains(&(segment.number, len));
@@ -374,7 +377,7 @@ impl Recovered {
     fn cut_segments(&self) {
         for Sealed { segment, len, .. } in self.sealed.iter().filter(|sealed| !sealed.is_damaged) {
             if let Err(error) = cut(segment, *len) {
-                tracing::warn!(segment = segment.number, %error, "the segment could not be cut at its end");
+                tracing::warn!(segment = segment.number, %error, "cannot truncate the segment");
             }
         }
     }
@@ -447,12 +450,14 @@ fn seal(disk: &dyn Disk, segment: &Segment, scan: &Scan, is_last: bool) -> Resul
         secure(segment, scan).map_err(|error| trouble("cannot be made durable", error))?;
     }
     if let Some(torn) = &scan.torn {
-        let blanked = segment.blank(torn.clone());
-        blanked
-            .map_err(|error| trouble("has an unfinished write that cannot be removed", error))?;
+        let mut file = Appender::new(segment.file.clone(), torn.start, Rest::Zeros);
+        file.remove_torn(torn.end - torn.start).map_err(|failure| {
+            let what = "has an unfinished write that cannot be removed";
+            trouble(what, failure.into())
+        })?;
     }
     if let Err(error) = scan.snapshot.write(disk, segment) {
-        tracing::warn!(segment = segment.number, %error, "no snapshot could be written");
+        tracing::warn!(segment = segment.number, %error, "cannot write the snapshot");
     }
     Ok(())
 }
@@ -506,8 +511,8 @@ fn last_written(segments: &[Segment]) -> Result<Option<u32>> {
 fn new_manifest(folder: &Path) -> Result<Manifest> {
     if let Some(name) = names(folder)?.iter().find(|name| name.ends_with(".log")) {
         let message = format!(
-            "{}: the manifest is missing though there are segments ({name}); \
-             it says which files make up the store: restore it from a backup",
+            "{}: the manifest is missing, but there are segments ({name}); \
+             it lists the files of the store: restore it from a backup",
             folder.display()
         );
         return Err(Error::new(ErrorKind::Corrupt, message));
@@ -542,7 +547,7 @@ fn remove_strays(disk: &dyn Disk, folder: &Path, manifest: &Manifest) -> Result<
             _ => false,
         };
         if is_stray && let Err(error) = disk.remove(&folder.join(&name)) {
-            tracing::warn!(file = %name, %error, "a stray file could not be removed");
+            tracing::warn!(file = %name, %error, "cannot remove a file that the manifest does not list");
         }
     }
     Ok(())

@@ -7,9 +7,10 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use super::{
-    disk::{Disk, DiskFile, DiskFolder, lacks_descriptor},
-    lock,
+use super::lock;
+use crate::log::{
+    disk::{Disk, DiskFile, DiskFolder},
+    failure::lacks_descriptor,
 };
 
 /// Enough to allocate a segment, seal another and write the manifest at the same time, with one segment to spare.

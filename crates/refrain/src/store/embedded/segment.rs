@@ -2,7 +2,6 @@
 
 use std::{
     io,
-    ops::Range,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -13,14 +12,11 @@ use std::{
 
 use bytes::Bytes;
 
-use super::{
-    disk::{Disk, DiskFile},
-    folder::unavailable,
-    image::Kind,
-};
+use super::{folder::unavailable, image::Kind};
 use crate::{
     Error, ErrorKind, Result,
     key::{RecordId, Secret},
+    log::disk::{Disk, DiskFile},
     record::Record,
     varint::Reader,
 };
@@ -29,7 +25,6 @@ const MAGIC: [u8; 8] = *b"refr.seg";
 const VERSION: u32 = 1;
 /// The length of the segment header, in bytes. The first frame follows it.
 pub(super) const HEADER_LEN: usize = 32;
-static ZEROS: [u8; 256 << 10] = [0; 256 << 10];
 /// Bytes zeroed between two syncs. Small steps keep the log's own syncs from waiting for a whole segment.
 const FILL_BYTES: u64 = 1 << 20;
 
@@ -124,22 +119,9 @@ impl Segment {
     }
 
     fn fill(&self, len: u64) -> io::Result<()> {
-        self.zero(0..len, FILL_BYTES)?;
+        self.file.zero(0..len, FILL_BYTES)?;
         self.file.write_all_at(&self.header(), 0)?;
         self.file.sync()
-    }
-
-    fn zero(&self, stretch: Range<u64>, sync_every: u64) -> io::Result<()> {
-        let mut at = stretch.start;
-        while at < stretch.end {
-            let chunk = ZEROS.len().min((stretch.end - at) as usize);
-            self.file.write_all_at(&ZEROS[..chunk], at)?;
-            at += chunk as u64;
-            if at.is_multiple_of(sync_every) {
-                self.file.sync()?;
-            }
-        }
-        Ok(())
     }
 
     fn header(&self) -> [u8; HEADER_LEN] {
@@ -199,12 +181,6 @@ impl Segment {
     /// Records that every frame before this offset is durable.
     pub(super) fn note_durable(&self, end: u64) {
         self.durable.store(end, Ordering::Release);
-    }
-
-    /// Overwrites a range with zeros, as after the allocation, and syncs it. A failed sync is never a temporary error.
-    pub(super) fn blank(&self, stretch: Range<u64>) -> io::Result<()> {
-        self.zero(stretch, u64::MAX)?;
-        self.file.sync().map_err(io::Error::other)
     }
 
     /// Reads the record whose image is at this position.

@@ -6,13 +6,13 @@
 use std::{collections::HashSet, io, path::PathBuf};
 
 use super::{
-    disk::{self, Disk},
     image::Kind,
     segment::{Location, Segment},
 };
 use crate::{
     clock::Timestamp,
     key::RecordId,
+    log::{disk::Disk, replace::replace},
     varint::{self, Reader},
 };
 
@@ -84,7 +84,7 @@ impl Snapshot {
     }
 
     pub(super) fn write(&self, disk: &dyn Disk, segment: &Segment) -> io::Result<()> {
-        disk::replace(disk, &path(segment), &self.encode(segment))
+        replace(disk, &path(segment), &self.encode(segment))
     }
 
     /// Loads the snapshot of a segment; `None` if it is missing or damaged.
@@ -210,7 +210,7 @@ fn path(segment: &Segment) -> PathBuf {
 pub(super) fn remove(disk: &dyn Disk, segment: &Segment) {
     let path = path(segment);
     if let Err(error) = disk.remove(&path) {
-        tracing::warn!(file = %path.display(), %error, "a file could not be removed");
+        tracing::warn!(file = %path.display(), %error, "cannot remove a file");
     }
 }
 

@@ -6,9 +6,10 @@
 use std::{
     collections::HashMap,
     hash::BuildHasherDefault,
-    io,
     path::Path,
-    sync::{Arc, Condvar, Mutex},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -16,10 +17,9 @@ use tokio::sync::oneshot;
 
 use super::{
     Durability, EmbeddedState, Slot,
-    frame::{Builder, SegmentFramePosition},
+    frame::Builder,
     image::{self, Kind},
     keeper::Written,
-    lock, scan,
     segment::{HEADER_LEN, Location, Segment},
     snapshot::Noted,
 };
@@ -27,21 +27,21 @@ use crate::{
     Error, ErrorKind, Result,
     clock::Timestamp,
     key::RecordId,
+    log::{
+        commit::{Appender, NotQueued, Rest},
+        failure::{Failure, obstacle},
+        frame::FramePosition,
+    },
     record::{Change, Claim, Command, Fence, Record, Reply, Settlement, State, step},
     store::table::IdHasher,
     wakes,
 };
-
-pub(super) use super::disk::passes;
 
 /// A frame is closed once its images take this many bytes.
 const FRAME_BYTES: usize = 4 << 20;
 /// After a batch of this size, the writer yields before the next sync: its callers are about to queue more requests.
 /// After a smaller batch it does not, because other threads may keep the processor for long.
 const CROWD: usize = 64;
-/// At this queue length a caller hands the processor back to the yielding writer: more requests would hardly make
-/// the sync cheaper for each of them, and can be queued while the disk works.
-const ENOUGH: usize = 192;
 /// An upper bound of the length of the entry for the end of the previous segment.
 const NOTE_LEN: usize = 64;
 
@@ -55,96 +55,12 @@ pub(super) enum Request {
     Carry(u32),
 }
 
+/// A queued request.
 #[derive(Debug)]
-struct Job {
+pub(super) struct Job {
     id: RecordId,
     request: Request,
     answer: oneshot::Sender<Result<Reply>>,
-}
-
-/// Requests waiting for the writer.
-#[derive(Debug, Default)]
-pub(super) struct Queue {
-    waiting: Mutex<Waiting>,
-    arrived: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct Waiting {
-    jobs: Vec<Job>,
-    /// Whether the writer sleeps until the next request.
-    is_asleep: bool,
-    /// Whether the writer has yielded the processor, so that more requests share one sync.
-    is_waiting: bool,
-    is_closed: bool,
-}
-
-impl Queue {
-    fn push(&self, job: Job, jobs_max: usize) -> Result<()> {
-        let mut waiting = lock(&self.waiting);
-        if waiting.is_closed {
-            return Err(Error::new(
-                ErrorKind::Unavailable,
-                "the store has been closed",
-            ));
-        }
-        if waiting.jobs.len() >= jobs_max {
-            let message =
-                format!("{jobs_max} requests wait for the disk already; try again shortly");
-            return Err(Error::new(ErrorKind::Unavailable, message));
-        }
-        waiting.jobs.push(job);
-        let is_asleep = std::mem::take(&mut waiting.is_asleep);
-        let is_enough = waiting.is_waiting && waiting.jobs.len() >= ENOUGH;
-        if is_enough {
-            waiting.is_waiting = false;
-        }
-        drop(waiting);
-        if is_asleep {
-            self.arrived.notify_one();
-        }
-        if is_enough {
-            // Yield to the writer: later requests are queued while the disk works.
-            std::thread::yield_now();
-        }
-        Ok(())
-    }
-
-    /// Yields the processor, until callers have queued enough requests for a sync or have no more.
-    fn let_others_go_first(&self) {
-        lock(&self.waiting).is_waiting = true;
-        std::thread::yield_now();
-        lock(&self.waiting).is_waiting = false;
-    }
-
-    /// Takes all queued requests, and leaves an empty list; returns `false` once the queue is closed and empty.
-    fn take(&self, jobs: &mut Vec<Job>) -> bool {
-        let mut waiting = lock(&self.waiting);
-        while waiting.jobs.is_empty() {
-            if waiting.is_closed {
-                return false;
-            }
-            waiting.is_asleep = true;
-            let woken = self.arrived.wait(waiting);
-            drop(woken.unwrap_or_else(std::sync::PoisonError::into_inner));
-            // The caller that woke this thread may be about to queue more requests for the same sync.
-            self.let_others_go_first();
-            waiting = lock(&self.waiting);
-        }
-        std::mem::swap(&mut waiting.jobs, jobs);
-        true
-    }
-
-    pub(super) fn close(&self) {
-        lock(&self.waiting).is_closed = true;
-        self.arrived.notify_all();
-    }
-
-    /// Closes the queue, and drops all requests: their callers get an error.
-    pub(super) fn abandon(&self) {
-        self.close();
-        lock(&self.waiting).jobs.clear();
-    }
 }
 
 impl EmbeddedState {
@@ -160,8 +76,37 @@ impl EmbeddedState {
             request,
             answer,
         };
-        self.queue.push(job, self.options.queue_max)?;
-        Ok(receiver)
+        let jobs_max = self.options.queue_max;
+        match self.queue.push(job, jobs_max) {
+            Ok(()) => Ok(receiver),
+            Err(NotQueued::Closed) => Err(self.closed()),
+            Err(NotQueued::Full) => {
+                let message = format!(
+                    "the store has {jobs_max} requests waiting for the disk; retry shortly"
+                );
+                Err(Error::new(ErrorKind::Unavailable, message))
+            }
+        }
+    }
+}
+
+/// The writer's reply to one request; keeps what it needs alive.
+#[derive(Debug)]
+pub(crate) struct QueuedReply<T> {
+    pub(super) reply: oneshot::Receiver<Result<Reply>>,
+    /// Takes the expected kind of reply.
+    pub(super) take: fn(Reply) -> Result<T>,
+    pub(super) shared: Arc<EmbeddedState>,
+}
+
+impl<T> Future for QueuedReply<T> {
+    type Output = Result<T>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
+        Poll::Ready(match ready!(Pin::new(&mut self.reply).poll(context)) {
+            Ok(reply) => reply.and_then(self.take),
+            Err(_) => Err(self.shared.closed()),
+        })
     }
 }
 
@@ -184,15 +129,14 @@ pub(super) struct Writer {
 #[derive(Debug)]
 struct Active {
     segment: Arc<Segment>,
-    end: usize,
+    file: Appender,
     capacity: usize,
-    ordinal: u32,
+    /// The number of frames so far.
+    ordinal: u64,
     latest: Timestamp,
     noted: Vec<Noted>,
     /// The end of the previous segment, to be recorded in the first frame.
     previous: Option<(u32, u64)>,
-    /// Bytes after the end that a failed write may have left. They must be zeroed before the next write.
-    unclean: usize,
 }
 
 /// A record after this batch.
@@ -292,7 +236,7 @@ impl Writer {
     /// Called before new claims and rewrites: the rest of the segment must suffice to settle the records in flight.
     fn leave_room(&self) {
         let len = self.builder.len_max();
-        let is_past_middle = |active: &Active| active.end + len > active.capacity / 2;
+        let is_past_middle = |active: &Active| active.end() + len > active.capacity / 2;
         if self.active.as_ref().is_some_and(is_past_middle) {
             self.shared.wait_for_spare();
         }
@@ -379,8 +323,8 @@ impl Writer {
     fn append(&mut self, now: Timestamp) -> Result<()> {
         self.shared.check_open()?;
         // Also before a new segment starts: once another segment follows, leftover bytes here would count as damage.
-        if let Some(Err(error)) = self.active.as_mut().map(Active::clean) {
-            return Err(self.failed(&error));
+        if let Some(Err(failure)) = self.active.as_mut().map(|active| active.file.clean()) {
+            return Err(self.failed(failure));
         }
         self.make_room()?;
         let Some(active) = &mut self.active else {
@@ -391,17 +335,20 @@ impl Writer {
                 image::encode_sealed(out, number, len);
             });
         }
-        let place = SegmentFramePosition {
+        let (number, start) = (active.segment.number, active.end());
+        let place = FramePosition {
             seed: active.segment.seed,
-            start: active.end,
+            start,
             ordinal: active.ordinal,
-            time: now,
         };
-        let entries = self.builder.assemble(&mut self.frame, place);
-        if let Err(error) = active.store(&self.frame, self.shared.options.durability) {
-            return Err(self.failed(&error));
+        let entries = self.builder.assemble(&mut self.frame, place, now);
+        let is_synced = self.shared.options.durability == Durability::Full;
+        if let Err(failure) = active.file.append(&self.frame, is_synced) {
+            return Err(self.failed(failure));
         }
-        let (number, start) = (active.segment.number, active.end);
+        if is_synced {
+            active.segment.note_durable(active.file.end());
+        }
         for (at, entry) in entries.iter().enumerate() {
             let pending = self
                 .pending
@@ -409,14 +356,13 @@ impl Writer {
                 .filter(|it| it.entry == Some(at));
             let record = pending.as_ref().and_then(|pending| pending.record.as_ref());
             if entry.kind != Kind::Sealed {
-                active.noted.push(scan::noted(entry, record, start));
+                active.noted.push(entry.noted(record, start));
             }
             if let Some(pending) = pending {
                 let offset = start + entry.offset;
                 pending.at = Some(Location::new(number, offset, entry.len, entry.kind));
             }
         }
-        active.end += self.frame.len();
         active.ordinal += 1;
         active.latest = now;
         Ok(())
@@ -425,20 +371,19 @@ impl Writer {
     /// Continues in the next segment, if the frame does not fit into this one.
     fn make_room(&mut self) -> Result<()> {
         let needed = self.builder.len_max() + NOTE_LEN;
-        let fits = |active: &Active| active.end + needed <= active.capacity;
+        let fits = |active: &Active| active.end() + needed <= active.capacity;
         if self.active.as_ref().is_some_and(fits) {
             return Ok(());
         }
         let (segment, capacity) = self.shared.next_segment((HEADER_LEN + needed) as u64)?;
         let next = Active {
+            file: Appender::new(segment.file.clone(), HEADER_LEN as u64, Rest::Zeros),
             segment,
-            end: HEADER_LEN,
             capacity: usize::try_from(capacity).unwrap_or(usize::MAX),
             ordinal: 0,
             latest: Timestamp::default(),
             noted: Vec::new(),
             previous: self.last_end(),
-            unclean: 0,
         };
         if let Some(full) = self.active.replace(next) {
             self.shared.keeper.seal(full.finish());
@@ -449,7 +394,7 @@ impl Writer {
     /// The last segment with data, and its end.
     fn last_end(&self) -> Option<(u32, u64)> {
         match &self.active {
-            Some(active) if active.ordinal > 0 => Some((active.segment.number, active.end as u64)),
+            Some(active) if active.ordinal > 0 => Some((active.segment.number, active.file.end())),
             Some(active) => active.previous,
             None => self.previous,
         }
@@ -457,17 +402,20 @@ impl Writer {
 
     /// Handles a failed write. A temporary error does not shut the store down: nothing was acknowledged,
     /// and the written bytes are zeroed before the next write.
-    fn failed(&mut self, error: &io::Error) -> Error {
+    fn failed(&self, failure: Failure) -> Error {
         let shared = &self.shared;
-        let Some(active) = &mut self.active else {
-            return shared.closed();
-        };
-        if passes(error) && active.clean().err().is_none_or(|error| passes(&error)) {
-            return no_room(&shared.folder.path, &obstacle(error));
+        match (failure, &self.active) {
+            (Failure::Unchanged(error), _) => no_room(&shared.folder.path, &obstacle(&error)),
+            (Failure::Unknown(error), Some(active)) => {
+                let name = active.segment.path.display();
+                shared.shut(&format!("{name}: offset {}: {error}", active.end()));
+                shared.closed()
+            }
+            (Failure::Unknown(error), None) => {
+                shared.shut(&error);
+                shared.closed()
+            }
         }
-        let name = active.segment.path.display();
-        shared.shut(&format!("{name}: offset {}: {error}", active.end));
-        shared.closed()
     }
 
     fn publish(&mut self) {
@@ -496,32 +444,15 @@ fn is_live(record: &Record) -> bool {
 }
 
 impl Active {
-    fn store(&mut self, frame: &[u8], durability: Durability) -> io::Result<()> {
-        self.unclean = frame.len();
-        self.segment.file.write_all_at(frame, self.end as u64)?;
-        if durability == Durability::Full {
-            // After any failed sync, it is unknown which bytes are on disk.
-            self.segment.file.sync().map_err(io::Error::other)?;
-            self.segment.note_durable((self.end + frame.len()) as u64);
-        }
-        self.unclean = 0;
-        Ok(())
-    }
-
-    /// Zeroes the bytes that a failed write may have left.
-    fn clean(&mut self) -> io::Result<()> {
-        if self.unclean > 0 {
-            let end = self.end as u64;
-            self.segment.blank(end..end + self.unclean as u64)?;
-            self.unclean = 0;
-        }
-        Ok(())
+    /// The offset of the next frame.
+    fn end(&self) -> usize {
+        self.file.end() as usize
     }
 
     fn finish(self) -> Written {
         Written {
             segment: self.segment,
-            len: self.end as u64,
+            len: self.file.end(),
             latest: self.latest,
             noted: self.noted,
             previous: self.previous,
@@ -529,21 +460,9 @@ impl Active {
     }
 }
 
-/// Describes a temporary error, and how to fix it.
-pub(super) fn obstacle(error: &io::Error) -> String {
-    let what = match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "its disk is full, make room",
-        io::ErrorKind::OutOfMemory => "there is no memory left",
-        _ => {
-            "no file descriptor is free, raise the limit of open files or lower the number of connections"
-        }
-    };
-    format!("{what}: {error}")
-}
-
 pub(super) fn no_room(folder: &Path, obstacle: &str) -> Error {
     let message = format!(
-        "the store {} refuses new claims, and serves stored outcomes, until this has passed: {obstacle}",
+        "the store {} refuses new claims and serves only stored outcomes: {obstacle}",
         folder.display()
     );
     Error::new(ErrorKind::Full, message)

@@ -2,23 +2,13 @@
 
 use std::{
     fs::{File, OpenOptions, TryLockError},
-    io::{self, Read as _, Write as _},
+    io::{Read as _, Write as _},
     os::unix::fs::OpenOptionsExt,
     path::Path,
 };
 
+use super::failure::denial_fix;
 use crate::{Error, ErrorKind, Result};
-
-/// Returns the fix to append to a message about a permission error; empty for any other error.
-pub(crate) fn denial_fix(error: &io::Error, otherwise: &str) -> String {
-    match error.kind() {
-        io::ErrorKind::PermissionDenied => format!(" (run as the owner, {otherwise})"),
-        io::ErrorKind::ReadOnlyFilesystem => {
-            format!(" (the file system is read-only; mount it for writing, {otherwise})")
-        }
-        _ => String::new(),
-    }
-}
 
 /// A lock on a file. The operating system releases it when the process dies.
 #[derive(Debug)]

@@ -1,17 +1,21 @@
-//! The file operations of the embedded store, as traits, so that tests can make each of them fail.
+//! File operations as traits, so that tests can make each of them fail.
+//!
+//! The embedded store, the audit log and the client's journal reach the disk only through them.
 
 use std::{
     fmt::Debug,
     fs::{self, File, OpenOptions},
     io::{self, ErrorKind},
+    ops::Range,
     os::unix::fs::{FileExt, OpenOptionsExt},
     path::Path,
     sync::Arc,
 };
 
-use rustix::io::Errno;
 #[cfg(target_os = "linux")]
-use rustix::io::ReadWriteFlags;
+use rustix::io::{Errno, ReadWriteFlags};
+
+static ZEROS: [u8; 256 << 10] = [0; 256 << 10];
 
 /// A file system.
 pub trait Disk: Debug + Send + Sync + 'static {
@@ -148,6 +152,20 @@ impl dyn DiskFile {
         bytes.truncate(filled);
         Ok(bytes)
     }
+
+    /// Overwrites a range with zeros, with a sync after every `sync_every` bytes of the file.
+    pub(crate) fn zero(&self, stretch: Range<u64>, sync_every: u64) -> io::Result<()> {
+        let mut at = stretch.start;
+        while at < stretch.end {
+            let chunk = ZEROS.len().min((stretch.end - at) as usize);
+            self.write_all_at(&ZEROS[..chunk], at)?;
+            at += chunk as u64;
+            if at.is_multiple_of(sync_every) {
+                self.sync()?;
+            }
+        }
+        Ok(())
+    }
 }
 
 fn fill(
@@ -165,47 +183,6 @@ fn fill(
         }
     }
     Ok(filled)
-}
-
-/// Replaces a file atomically: after a crash it has the old or the new content, never a part of it.
-///
-/// An error that [passes] means that nothing was replaced.
-pub(crate) fn replace(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
-    // Open the folder first: after the rename, only the sync itself can fail.
-    let folder = match path.parent() {
-        Some(folder) => Some(disk.open_folder(folder)?),
-        None => None,
-    };
-    let fresh = path.with_extension("new");
-    let file = disk.create(&fresh)?;
-    file.write_all_at(bytes, 0)?;
-    file.sync()?;
-    disk.rename(&fresh, path)?;
-    match folder {
-        // After a power failure either file may be found, so this error never counts as temporary.
-        Some(folder) => folder.sync().map_err(io::Error::other),
-        None => Ok(()),
-    }
-}
-
-/// Returns whether the error is temporary: disk full, no free file descriptor, or no memory.
-///
-/// A failed sync is never temporary, because it is unknown which bytes are on disk.
-/// Callers convert it with [`io::Error::other`] where that matters.
-pub(crate) fn passes(error: &io::Error) -> bool {
-    let is_short = matches!(
-        error.kind(),
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::OutOfMemory
-    );
-    is_short || lacks_descriptor(error)
-}
-
-/// Returns whether the process, or the system, has no free file descriptor.
-pub(crate) fn lacks_descriptor(error: &io::Error) -> bool {
-    let number = error.raw_os_error();
-    [Errno::MFILE, Errno::NFILE]
-        .map(|it| Some(it.raw_os_error()))
-        .contains(&number)
 }
 
 /// The file system of the operating system.
