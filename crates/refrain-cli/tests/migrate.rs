@@ -179,7 +179,7 @@ fn migration_failures_are_explained() {
     for (args, want, words) in [
         (&[][..], 2, "--store postgres://"),
         (&["--store", "file:refrain-data"], 2, "has no tables"),
-        (&["--store", "refrain-data"], 2, "no address"),
+        (&["--store", "refrain-data"], 2, "invalid store address"),
         (
             &["--store", "postgres://app:hunter2@127.0.0.1:1/app"],
             69,
