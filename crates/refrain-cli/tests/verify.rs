@@ -264,7 +264,7 @@ fn invalid_usage_is_reported_with_the_fix() {
         "--cacert",
         "no/such.pem",
     ];
-    wrong(&unknown, 64, "cannot read no/such.pem");
+    wrong(&unknown, 64, "cannot read --cacert=no/such.pem");
     wrong(
         &["https://127.0.0.1:9", op[0], op[1], "--insecure"],
         69,
