@@ -285,7 +285,10 @@ mod tests {
             ("redis+cluster://u:secret@a,b/1", "no database numbers"),
             ("redis+sentinel://u:secret@a", "service name is missing"),
             ("redis+ring://u:secret@a", "neither cluster nor sentinel"),
-            ("rediss://u:secret@h#insecure", "a fragment is not supported"),
+            (
+                "rediss://u:secret@h#insecure",
+                "a fragment is not supported",
+            ),
             ("redis://u:aa?secret@h", "? as %3F"),
             ("redis+sentinel://u:aa#secret@h/m", "# as %23"),
             ("redis://u:secret", "port that is not a number"),
