@@ -49,14 +49,14 @@ use tokio::{
 mod address;
 mod book;
 mod contact;
+mod errors;
 mod list;
 mod record;
-mod trouble;
 
-use book::{Book, PartitionOffset, Waiting};
+use book::{PartitionBook, PartitionOffset, WaitingMessage};
 use contact::Contact;
+use errors::{LastLogLine, told};
 pub(crate) use list::dead_letters;
-use trouble::{Voice, told};
 
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// While this many messages wait for delivery, nothing new is fetched.
@@ -71,23 +71,23 @@ const UNREADABLE_FOR: Duration = Duration::from_secs(30);
 
 /// Publisher to Kafka topics.
 pub struct KafkaPublisher {
-    producer: FutureProducer<Voice>,
+    producer: FutureProducer<LastLogLine>,
     servers: String,
-    voice: Voice,
+    voice: LastLogLine,
 }
 
 /// Consumer of a Kafka topic, as a member of a consumer group.
 pub struct Kafka {
     publisher: KafkaPublisher,
-    seat: Arc<Seat>,
+    seat: Arc<KafkaMember>,
 }
 
 /// Membership in a consumer group.
-struct Seat {
+struct KafkaMember {
     topic: String,
     /// `None` after close.
-    consumer: Mutex<Option<Arc<StreamConsumer<Watch>>>>,
-    book: Arc<Mutex<Book>>,
+    consumer: Mutex<Option<Arc<StreamConsumer<KafkaContext>>>>,
+    book: Arc<Mutex<PartitionBook>>,
     /// Notified when a message is nacked or the broker is closed.
     bell: Notify,
     /// Time of the last unreadable batch, and the error message.
@@ -96,12 +96,12 @@ struct Seat {
 }
 
 /// Client context that handles revoked partitions and librdkafka's log.
-struct Watch {
-    book: Arc<Mutex<Book>>,
-    voice: Voice,
+struct KafkaContext {
+    book: Arc<Mutex<PartitionBook>>,
+    voice: LastLogLine,
 }
 
-impl ClientContext for Watch {
+impl ClientContext for KafkaContext {
     fn log(&self, level: RDKafkaLogLevel, fac: &str, message: &str) {
         self.voice.log(level, fac, message);
     }
@@ -111,7 +111,7 @@ impl ClientContext for Watch {
     }
 }
 
-impl ConsumerContext for Watch {
+impl ConsumerContext for KafkaContext {
     fn pre_rebalance(&self, _: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
         if let Rebalance::Revoke(partitions) = rebalance {
             let mut book = locked(&self.book);
@@ -137,7 +137,7 @@ impl KafkaPublisher {
             // With idempotence on, librdkafka's own retries cause no duplicates and keep the order.
             .set("enable.idempotence", "true")
             .set("message.timeout.ms", ANSWER_MAX.as_millis().to_string());
-        let voice = Voice::default();
+        let voice = LastLogLine::default();
         let producer = settings.create_with_context(voice.clone());
         Ok(Self {
             producer: producer.map_err(|error| told(&servers, error))?,
@@ -162,18 +162,18 @@ impl Kafka {
     pub async fn connect(source: &Source) -> Result<Self> {
         let publisher = KafkaPublisher::connect(source.url.as_str()).await?;
         let settings = settings(source)?;
-        let book = Arc::<Mutex<Book>>::default();
-        let watch = Watch {
+        let book = Arc::<Mutex<PartitionBook>>::default();
+        let watch = KafkaContext {
             book: book.clone(),
             voice: publisher.voice.clone(),
         };
         let failed = |error| told(&publisher.servers, error);
-        let consumer: StreamConsumer<Watch> =
+        let consumer: StreamConsumer<KafkaContext> =
             settings.create_with_context(watch).map_err(failed)?;
         let consumer = Arc::new(consumer);
         look(consumer.clone(), &source.queue, &publisher).await?;
         consumer.subscribe(&[&source.queue]).map_err(failed)?;
-        let seat = Arc::new(Seat {
+        let seat = Arc::new(KafkaMember {
             topic: source.queue.clone(),
             consumer: Mutex::new(Some(consumer)),
             book,
@@ -209,7 +209,7 @@ fn settings(source: &Source) -> Result<ClientConfig> {
 
 /// Checks that the topic exists.
 async fn look(
-    consumer: Arc<StreamConsumer<Watch>>,
+    consumer: Arc<StreamConsumer<KafkaContext>>,
     topic: &str,
     publisher: &KafkaPublisher,
 ) -> Result<()> {
@@ -329,7 +329,7 @@ impl Kafka {
 
     /// Asks the brokers for an answer if they were silent for long, or after an error: librdkafka reports that
     /// they are away only once in a while, and not when they are back.
-    fn check_contact(&self, consumer: &Arc<StreamConsumer<Watch>>) {
+    fn check_contact(&self, consumer: &Arc<StreamConsumer<KafkaContext>>) {
         if !locked(&self.seat.contact).starts_asking() {
             return;
         }
@@ -362,7 +362,7 @@ impl Kafka {
             }
             if Instant::now() >= deadline {
                 return Err(
-                    wrong.unwrap_or_else(|| trouble::not_ready(&self.seat.topic, ours.len(), wait))
+                    wrong.unwrap_or_else(|| errors::not_ready(&self.seat.topic, ours.len(), wait))
                 );
             }
             if let Ok(received) = timeout(LOOK_EVERY, consumer.recv()).await
@@ -375,7 +375,11 @@ impl Kafka {
     }
 
     /// Waits for the first message, or until a nacked message is due.
-    async fn fetch(&self, consumer: &StreamConsumer<Watch>, deadline: Instant) -> Result<()> {
+    async fn fetch(
+        &self,
+        consumer: &StreamConsumer<KafkaContext>,
+        deadline: Instant,
+    ) -> Result<()> {
         let (due, waiting) = {
             let book = locked(&self.seat.book);
             (book.next_due(), book.waiting())
@@ -404,7 +408,11 @@ impl Kafka {
     }
 
     /// Takes the messages that librdkafka has already fetched.
-    async fn fetch_more(&self, consumer: &StreamConsumer<Watch>, at_most: usize) -> Result<()> {
+    async fn fetch_more(
+        &self,
+        consumer: &StreamConsumer<KafkaContext>,
+        at_most: usize,
+    ) -> Result<()> {
         while locked(&self.seat.book).waiting() < at_most {
             match timeout(Duration::ZERO, consumer.recv()).await {
                 Ok(received) => self.take(consumer, received)?,
@@ -417,7 +425,7 @@ impl Kafka {
     /// Records what librdkafka returned: a message, the current end of a partition, or an error.
     fn take(
         &self,
-        consumer: &StreamConsumer<Watch>,
+        consumer: &StreamConsumer<KafkaContext>,
         received: Result<BorrowedMessage<'_>, KafkaError>,
     ) -> Result<()> {
         match received {
@@ -426,9 +434,9 @@ impl Kafka {
                 locked(&self.seat.contact).heard();
                 locked(&self.seat.book).seen(partition);
             }
-            Err(error) if trouble::is_unreadable(&error) => {
+            Err(error) if errors::is_unreadable(&error) => {
                 locked(&self.seat.contact).heard();
-                let error = trouble::unreadable(&self.seat.topic, consumer, &error);
+                let error = errors::unreadable(&self.seat.topic, consumer, &error);
                 *locked(&self.seat.unreadable) = Some((Instant::now(), error.to_string()));
                 return Err(error);
             }
@@ -442,8 +450,8 @@ impl Kafka {
     }
 }
 
-impl Seat {
-    fn consumer(&self) -> Result<Arc<StreamConsumer<Watch>>> {
+impl KafkaMember {
+    fn consumer(&self) -> Result<Arc<StreamConsumer<KafkaContext>>> {
         locked(&self.consumer).clone().ok_or_else(|| {
             let message = "this broker connection is closed; open a new one";
             Error::new(ErrorKind::Unavailable, message)
@@ -464,14 +472,14 @@ impl Seat {
         locked(&self.book).fetched(record.partition(), record.offset(), message);
     }
 
-    fn delivery(self: &Arc<Self>, waiting: Waiting) -> Delivery {
-        let Waiting {
+    fn delivery(self: &Arc<Self>, waiting: WaitingMessage) -> Delivery {
+        let WaitingMessage {
             place,
             message,
             attempt,
             ..
         } = waiting;
-        let held = Held {
+        let held = KafkaTicket {
             seat: self.clone(),
             place,
             again: Some(message.clone()),
@@ -505,15 +513,15 @@ impl Seat {
 }
 
 /// Acknowledgement handle of a message in an assigned partition.
-struct Held {
-    seat: Arc<Seat>,
+struct KafkaTicket {
+    seat: Arc<KafkaMember>,
     place: PartitionOffset,
     /// The message to redeliver; `None` after an acknowledgement.
     again: Option<Message>,
     attempt: u32,
 }
 
-impl Held {
+impl KafkaTicket {
     fn give_back(&mut self, delay: Duration) {
         if let Some(message) = self.again.take() {
             locked(&self.seat.book).again(self.place, message, self.attempt, delay);
@@ -522,13 +530,13 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for KafkaTicket {
     fn drop(&mut self) {
         self.give_back(DROPPED_FOR);
     }
 }
 
-impl Ticket for Held {
+impl Ticket for KafkaTicket {
     fn ack(mut self: Box<Self>) -> Answer<'static, ()> {
         Box::pin(async move {
             let place = self.place;

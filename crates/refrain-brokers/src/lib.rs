@@ -36,7 +36,7 @@ pub mod sqs;
 mod headers;
 
 #[cfg(any(feature = "postgres", feature = "redis", feature = "sqs"))]
-mod shelf;
+mod delivery_buffer;
 
 /// Compiles the examples of the brokers page as doc tests.
 #[cfg(doctest)]

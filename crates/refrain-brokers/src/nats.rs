@@ -18,14 +18,14 @@ use refrain::{
 mod address;
 mod codec;
 mod connect;
+mod errors;
 mod list;
 mod publish;
 mod pull;
 mod streams;
 mod ticket;
-mod trouble;
 
-use connect::Link;
+use connect::NatsConnection;
 pub(crate) use list::dead_letters;
 
 /// Timeout of a JetStream request.
@@ -43,7 +43,7 @@ pub struct Nats {
 #[derive(Clone)]
 pub struct NatsPublisher {
     context: Context,
-    link: Arc<Link>,
+    link: Arc<NatsConnection>,
 }
 
 impl Nats {
@@ -112,7 +112,7 @@ impl Broker for Nats {
     fn close(&self) -> Answer<'_, ()> {
         Box::pin(async {
             let drained = self.publisher.context.client().drain().await;
-            drained.map_err(|error| trouble::unavailable(self.publisher.server(), error))
+            drained.map_err(|error| errors::unavailable(self.publisher.server(), error))
         })
     }
 }

@@ -30,9 +30,9 @@ use refrain_stores::postgres::Dial;
 use tokio::sync::Mutex;
 use tokio_postgres::GenericClient;
 
-use crate::shelf::Shelf;
+use crate::delivery_buffer::DeliveryBuffer;
 
-mod link;
+mod connection;
 mod list;
 mod read;
 mod row;
@@ -40,7 +40,7 @@ mod table;
 
 pub(crate) use list::dead_letters;
 
-use link::{Ask, Link, Pool};
+use connection::{Ask, Pool, QueueConnection};
 use read::Reader;
 use row::Columns;
 pub use table::{SCHEMA, migrate};
@@ -58,13 +58,13 @@ pub struct PostgresPublisher {
 #[derive(Debug)]
 pub struct PostgresQueue {
     publisher: PostgresPublisher,
-    desk: Arc<Desk>,
-    shelf: Shelf,
+    desk: Arc<QueueState>,
+    shelf: DeliveryBuffer,
 }
 
 /// State shared by all deliveries of a queue.
 #[derive(Debug)]
-struct Desk {
+struct QueueState {
     pool: Arc<Pool>,
     queue: String,
     ack_wait: Duration,
@@ -109,8 +109,11 @@ impl PostgresQueue {
         }
         let publisher = PostgresPublisher::connect(source.url.as_str()).await?;
         let pool = publisher.pool.clone();
-        let desk = Arc::new(Desk {
-            reader: Mutex::new(Reader::new(Link::listening(&pool, &source.queue))),
+        let desk = Arc::new(QueueState {
+            reader: Mutex::new(Reader::new(QueueConnection::listening(
+                &pool,
+                &source.queue,
+            ))),
             pool,
             queue: source.queue.clone(),
             ack_wait: source.ack_wait,
@@ -118,7 +121,7 @@ impl PostgresQueue {
         Ok(Self {
             publisher,
             desk,
-            shelf: Shelf::new(source.ack_wait / 2),
+            shelf: DeliveryBuffer::new(source.ack_wait / 2),
         })
     }
 }
@@ -197,14 +200,14 @@ impl Broker for PostgresQueue {
 }
 
 /// Acknowledgement handle of one delivery of a row.
-struct Held {
-    desk: Arc<Desk>,
+struct QueueTicket {
+    desk: Arc<QueueState>,
     id: i64,
     holder: i64,
     is_grouped: bool,
 }
 
-impl Held {
+impl QueueTicket {
     fn somebody_elses(&self) -> Error {
         let message = format!(
             "message {} of queue {} was held longer than ack_wait; it was delivered to another consumer or is already settled",
@@ -221,7 +224,7 @@ impl Held {
     }
 }
 
-impl Ticket for Held {
+impl Ticket for QueueTicket {
     fn ack(self: Box<Self>) -> Answer<'static, ()> {
         Box::pin(async move {
             let Self { id, holder, .. } = *self;

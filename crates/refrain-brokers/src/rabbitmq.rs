@@ -24,14 +24,14 @@ mod address;
 mod codec;
 mod connect;
 mod delay;
+mod errors;
 mod feed;
 mod list;
 mod publish;
 mod queues;
 mod ticket;
-mod trouble;
 
-use connect::Desk;
+use connect::RabbitConnection;
 use feed::Feed;
 pub(crate) use list::dead_letters;
 
@@ -49,7 +49,7 @@ pub struct Rabbit {
     consumer: String,
     /// A connection separate from the publisher's, because a server short of memory or disk stops reading
     /// from publishing connections.
-    desk: Desk,
+    desk: RabbitConnection,
     /// The incoming deliveries; `None` while disconnected.
     feed: Mutex<Option<Feed>>,
 }
@@ -57,7 +57,7 @@ pub struct Rabbit {
 /// Publisher to queues and through exchanges.
 #[derive(Clone)]
 pub struct RabbitPublisher {
-    desk: Arc<Desk>,
+    desk: Arc<RabbitConnection>,
     pool: Arc<publish::Pool>,
 }
 
@@ -73,7 +73,7 @@ impl Rabbit {
     pub async fn connect(source: &Source) -> Result<Self> {
         let address = address::Address::parse(source.url.as_str())?;
         delay::fits(&source.queue)?;
-        let desk = Desk::new(address.clone());
+        let desk = RabbitConnection::new(address.clone());
         let connection = desk.connection().await?;
         queues::ensure(&connection, desk.server(), &source.queue).await?;
         Ok(Self {
@@ -102,7 +102,7 @@ impl RabbitPublisher {
 
     fn new(address: address::Address) -> Self {
         Self {
-            desk: Arc::new(Desk::new(address)),
+            desk: Arc::new(RabbitConnection::new(address)),
             pool: Arc::default(),
         }
     }

@@ -30,18 +30,18 @@ use refrain::{
 };
 use tokio::sync::Mutex;
 
-use crate::shelf::Shelf;
+use crate::delivery_buffer::DeliveryBuffer;
 
 mod address;
+mod connection;
 mod entry;
-mod line;
+mod errors;
 mod list;
 mod meet;
 mod read;
-mod trouble;
 
 use address::{Address, Settings};
-use line::Line;
+use connection::StreamConnection;
 pub(crate) use list::dead_letters;
 use read::Reader;
 
@@ -54,19 +54,19 @@ const LATER_KEPT: Duration = Duration::from_secs(14 * 86_400);
 
 /// Publisher to Redis streams.
 pub struct RedisPublisher {
-    line: Arc<Line>,
+    line: Arc<StreamConnection>,
 }
 
 /// Consumer of a Redis stream, as a member of a consumer group.
 pub struct RedisStreams {
     publisher: RedisPublisher,
-    seat: Arc<Seat>,
-    shelf: Shelf,
+    seat: Arc<StreamMember>,
+    shelf: DeliveryBuffer,
 }
 
 /// Membership in a consumer group.
-struct Seat {
-    line: Arc<Line>,
+struct StreamMember {
+    line: Arc<StreamConnection>,
     stream: String,
     group: String,
     /// Unique per connection, so that two connections never take each other's deliveries for their own.
@@ -98,7 +98,7 @@ impl RedisPublisher {
 
     fn new(address: &Address) -> Result<Self> {
         choose_crypto();
-        let line = Arc::new(Line::new(address)?);
+        let line = Arc::new(StreamConnection::new(address)?);
         Ok(Self { line })
     }
 }
@@ -126,17 +126,17 @@ impl RedisStreams {
         }
         let publisher = RedisPublisher::new(&address)?;
         meet::look(&publisher.line).await?;
-        let seat = Arc::new(Seat::new(source, &publisher, address.settings));
+        let seat = Arc::new(StreamMember::new(source, &publisher, address.settings));
         meet::join(&seat).await?;
         Ok(Self {
             publisher,
             seat,
-            shelf: Shelf::new(source.ack_wait / 2),
+            shelf: DeliveryBuffer::new(source.ack_wait / 2),
         })
     }
 }
 
-impl Seat {
+impl StreamMember {
     fn new(source: &Source, publisher: &RedisPublisher, settings: Settings) -> Self {
         let (stream, group) = (&source.queue, &source.consumer);
         Self {
@@ -154,7 +154,7 @@ impl Seat {
 
     fn delivery(self: &Arc<Self>, id: String, fields: entry::Fields, attempt: u32) -> Delivery {
         let message = entry::read(&self.stream, &id, fields);
-        let ticket = Box::new(Held {
+        let ticket = Box::new(StreamTicket {
             seat: self.clone(),
             id,
             attempt,
@@ -212,14 +212,14 @@ impl Broker for RedisStreams {
 }
 
 /// Acknowledgement handle of an entry in the group's pending list.
-struct Held {
-    seat: Arc<Seat>,
+struct StreamTicket {
+    seat: Arc<StreamMember>,
     id: String,
     /// The server's delivery count: tells this delivery from a later one to the same consumer.
     attempt: u32,
 }
 
-impl Held {
+impl StreamTicket {
     /// Sets the entry's idle time if this delivery still holds the entry; stores a `delay` longer than
     /// `ack_wait` in the hash.
     async fn hold(&self, idle: Duration, delay: Option<Duration>) -> Result<bool> {
@@ -234,7 +234,7 @@ impl Held {
     }
 }
 
-impl Ticket for Held {
+impl Ticket for StreamTicket {
     fn ack(self: Box<Self>) -> Answer<'static, ()> {
         Box::pin(async move {
             let mut ack = cmd("XACK");

@@ -42,16 +42,16 @@ use refrain::{
 };
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::shelf::Shelf;
+use crate::delivery_buffer::DeliveryBuffer;
 
 mod address;
 mod body;
+mod errors;
 mod list;
-mod trouble;
 
 use address::Address;
+use errors::{is_lost, silent, told};
 pub(crate) use list::dead_letters;
-use trouble::{is_lost, silent, told};
 
 const CONNECT_MAX: Duration = Duration::from_secs(3);
 /// Time for an answer beyond the long poll's own wait.
@@ -76,15 +76,15 @@ pub struct SqsPublisher {
 /// Consumer of an SQS queue.
 pub struct Sqs {
     publisher: SqsPublisher,
-    seat: Arc<Seat>,
-    shelf: Shelf,
+    seat: Arc<SqsQueue>,
+    shelf: DeliveryBuffer,
     /// Number of consecutive empty fetches.
     empty: Arc<AtomicU32>,
     age_max: Option<Duration>,
 }
 
 /// State shared by all deliveries of a queue.
-struct Seat {
+struct SqsQueue {
     client: Client,
     queue: String,
     url: String,
@@ -148,7 +148,7 @@ impl Sqs {
         let publisher = SqsPublisher::connect(source.url.as_str()).await?;
         let url = publisher.url(queue).await?;
         let age_max = look(&publisher.client, queue, &url).await?;
-        let seat = Arc::new(Seat {
+        let seat = Arc::new(SqsQueue {
             client: publisher.client.clone(),
             queue: queue.clone(),
             url,
@@ -157,7 +157,7 @@ impl Sqs {
         });
         Ok(Self {
             publisher,
-            shelf: Shelf::new(seat.ack_wait / 2).with_long_fetches(),
+            shelf: DeliveryBuffer::new(seat.ack_wait / 2).with_long_fetches(),
             empty: Arc::default(),
             seat,
             age_max,
@@ -276,7 +276,7 @@ impl Broker for Sqs {
 ///
 /// Each request costs money, so an idle consumer polls for longer: up to the longest wait that SQS allows.
 async fn fetch(
-    seat: Arc<Seat>,
+    seat: Arc<SqsQueue>,
     empty: Arc<AtomicU32>,
     at_most: usize,
     wait: Duration,
@@ -308,7 +308,7 @@ async fn fetch(
     }
 }
 
-impl Seat {
+impl SqsQueue {
     async fn receive(self: &Arc<Self>, at_most: usize, wait: Duration) -> Result<Vec<Delivery>> {
         let received = self.receive_raw(at_most, wait).await;
         let trouble = received.as_ref().err().map(ToString::to_string);
@@ -346,21 +346,21 @@ impl Seat {
         Delivery {
             message,
             attempt,
-            ticket: Box::new(Held { seat, handle }),
+            ticket: Box::new(SqsTicket { seat, handle }),
         }
     }
 }
 
 /// Acknowledgement handle of a message that is invisible to other consumers.
-struct Held {
-    seat: Arc<Seat>,
+struct SqsTicket {
+    seat: Arc<SqsQueue>,
     /// The receipt handle of this delivery.
     handle: String,
 }
 
-impl Held {
+impl SqsTicket {
     async fn hide(&self, span: Duration) -> Result<()> {
-        let Seat {
+        let SqsQueue {
             client, queue, url, ..
         } = &*self.seat;
         let change = || {
@@ -379,10 +379,10 @@ impl Held {
     }
 }
 
-impl Ticket for Held {
+impl Ticket for SqsTicket {
     fn ack(self: Box<Self>) -> Answer<'static, ()> {
         Box::pin(async move {
-            let Seat {
+            let SqsQueue {
                 client, queue, url, ..
             } = &*self.seat;
             let delete = || {

@@ -93,31 +93,32 @@ struct AuditLocation {
 }
 
 impl AuditLocation {
-    fn folder(&self) -> Result<PathBuf, Failure> {
+    fn folder(&self) -> Result<PathBuf, AuditFailure> {
         if let Some(folder) = &self.folder {
             return Ok(folder.clone());
         }
         let config = settings::config(self.config.as_deref());
         let loaded = settings::load(config.as_deref(), Secrets::Store, &Flags::default());
-        let loaded = loaded.map_err(|error| Failure::new(BAD_CONFIGURATION, error.to_string()))?;
+        let loaded =
+            loaded.map_err(|error| AuditFailure::new(BAD_CONFIGURATION, error.to_string()))?;
         Ok(loaded.settings.audit_folder())
     }
 }
 
 /// An error message, with the exit code of the command.
 #[derive(Debug)]
-struct Failure {
+struct AuditFailure {
     code: u8,
     message: String,
 }
 
-impl Failure {
+impl AuditFailure {
     fn new(code: u8, message: String) -> Self {
         Self { code, message }
     }
 }
 
-impl From<Error> for Failure {
+impl From<Error> for AuditFailure {
     fn from(error: Error) -> Self {
         let (code, help) = match error.kind() {
             ErrorKind::Invalid => (BAD_CONFIGURATION, "; pass the folder of the log"),
@@ -152,10 +153,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(code.into())
 }
 
-fn checks(head: Option<&str>, from: Option<&str>) -> Result<Check, Failure> {
+fn checks(head: Option<&str>, from: Option<&str>) -> Result<Check, AuditFailure> {
     let hash = |name: &str, text: Option<&str>| {
         let hash = text.map(str::parse::<ChainHash>).transpose();
-        hash.map_err(|error| Failure::new(USAGE, format!("refrain: {name}: {error}")))
+        hash.map_err(|error| AuditFailure::new(USAGE, format!("refrain: {name}: {error}")))
     };
     Ok(Check {
         head: hash("--head", head)?,
@@ -163,7 +164,7 @@ fn checks(head: Option<&str>, from: Option<&str>) -> Result<Check, Failure> {
     })
 }
 
-fn verify(place: &AuditLocation, check: &Check, is_json: bool) -> Result<u8, Failure> {
+fn verify(place: &AuditLocation, check: &Check, is_json: bool) -> Result<u8, AuditFailure> {
     let folder = place.folder()?;
     let found = walked(&folder, check, &mut |_, _| ())?;
     match is_json {
@@ -173,7 +174,7 @@ fn verify(place: &AuditLocation, check: &Check, is_json: bool) -> Result<u8, Fai
     Ok(code(&found))
 }
 
-fn head(place: &AuditLocation) -> Result<u8, Failure> {
+fn head(place: &AuditLocation) -> Result<u8, AuditFailure> {
     let folder = place.folder()?;
     let found = walked(&folder, &Check::default(), &mut |_, _| ())?;
     print::complain_of(&found);

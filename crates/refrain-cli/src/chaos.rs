@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use crate::{
-    client::{Client, ControlEndpoint, Trouble},
+    client::{Client, ControlEndpoint, RequestError},
     output::say,
     proxy::{Failure, Signals, listen, log_to_stderr},
 };
@@ -242,7 +242,7 @@ async fn ask(command: &Command) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-async fn answer(command: &Command, asked: &ControlOptions) -> Result<Value, Trouble> {
+async fn answer(command: &Command, asked: &ControlOptions) -> Result<Value, RequestError> {
     let client = Client::new(&CONTROL, asked.control.as_deref(), None)?;
     match command {
         Command::Add { rule, .. } => client.post("/rules", &json!({ "rule": rule })).await,

@@ -45,7 +45,7 @@ pub(crate) const ADMIN: ControlEndpoint = ControlEndpoint {
 
 /// Why a request failed.
 #[derive(Debug)]
-pub(crate) enum Trouble {
+pub(crate) enum RequestError {
     Usage(String),
     Unreachable(String),
     /// The server refused the request, with the reason and the fix.
@@ -56,7 +56,7 @@ pub(crate) enum Trouble {
     },
 }
 
-impl Trouble {
+impl RequestError {
     pub(crate) fn usage(message: String) -> Self {
         Self::Usage(message)
     }
@@ -82,7 +82,7 @@ impl Trouble {
     }
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for RequestError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Usage(error) | Self::Unreachable(error) => f.write_str(error),
@@ -105,10 +105,10 @@ impl Client {
         place: &'static ControlEndpoint,
         address: Option<&str>,
         token: Option<&str>,
-    ) -> Result<Self, Trouble> {
+    ) -> Result<Self, RequestError> {
         let given = |name, flag| {
             let value = settings::value(name, flag);
-            value.map_err(|failure| Trouble::usage(failure.to_string()))
+            value.map_err(|failure| RequestError::usage(failure.to_string()))
         };
         let address = given(place.setting, address)?;
         // The proxy's own setting is host and port alone.
@@ -119,7 +119,7 @@ impl Client {
         let address = address.unwrap_or_else(|| place.otherwise.into());
         let token = given("admin_token", token)?.map(|token| token.trim().to_owned());
         let bad = || {
-            Trouble::usage(format!(
+            RequestError::usage(format!(
                 "{} `{}` is not a valid address; use the form {}",
                 place.flag,
                 redacted(&address),
@@ -141,15 +141,15 @@ impl Client {
         })
     }
 
-    pub(crate) async fn get(&self, path: &str) -> Result<Value, Trouble> {
+    pub(crate) async fn get(&self, path: &str) -> Result<Value, RequestError> {
         self.ask(Method::GET, path, None).await
     }
 
-    pub(crate) async fn post(&self, path: &str, body: &Value) -> Result<Value, Trouble> {
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Result<Value, RequestError> {
         self.ask(Method::POST, path, Some(body)).await
     }
 
-    pub(crate) async fn delete(&self, path: &str, body: &Value) -> Result<Value, Trouble> {
+    pub(crate) async fn delete(&self, path: &str, body: &Value) -> Result<Value, RequestError> {
         self.ask(Method::DELETE, path, Some(body)).await
     }
 
@@ -158,7 +158,7 @@ impl Client {
         method: Method,
         path: &str,
         body: Option<&Value>,
-    ) -> Result<Value, Trouble> {
+    ) -> Result<Value, RequestError> {
         let request = self.request(method, path, body)?;
         let (status, body) = match timeout(PATIENCE, self.send(request)).await {
             Ok(Ok(answer)) => answer,
@@ -171,7 +171,7 @@ impl Client {
             (false, Some(answer)) if answer["error"].is_string() => {
                 let text = |name: &str| answer[name].as_str().unwrap_or_default().to_owned();
                 let (error, fix) = (text("error"), text("fix"));
-                Err(Trouble::Refused { status, error, fix })
+                Err(RequestError::Refused { status, error, fix })
             }
             _ => {
                 let name = self.place.name;
@@ -186,7 +186,7 @@ impl Client {
         method: Method,
         path: &str,
         body: Option<&Value>,
-    ) -> Result<Request<Full<Bytes>>, Trouble> {
+    ) -> Result<Request<Full<Bytes>>, RequestError> {
         let host = match self.host.contains(':') {
             true => format!("[{}]:{}", self.host, self.port),
             false => format!("{}:{}", self.host, self.port),
@@ -203,7 +203,7 @@ impl Client {
         }
         let bytes = body.map(Value::to_string).unwrap_or_default();
         let request = request.body(Full::new(Bytes::from(bytes)));
-        request.map_err(|error| Trouble::usage(format!("cannot build the request: {error}")))
+        request.map_err(|error| RequestError::usage(format!("cannot build the request: {error}")))
     }
 
     async fn send(&self, request: Request<Full<Bytes>>) -> anyhow::Result<(StatusCode, Bytes)> {
@@ -218,14 +218,14 @@ impl Client {
         Ok((head.status, body.to_bytes()))
     }
 
-    fn unreachable(&self, why: &str) -> Trouble {
+    fn unreachable(&self, why: &str) -> RequestError {
         let ControlEndpoint {
             name,
             flag,
             command,
             ..
         } = self.place;
-        Trouble::Unreachable(format!(
+        RequestError::Unreachable(format!(
             "cannot reach the {name} {}: {why}; start `{command}`, or pass its address with {flag}",
             self.address
         ))

@@ -31,7 +31,7 @@ const SKIPPED: [&str; 9] = [
 
 /// Descriptions and servers found in a folder.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct FoundFiles {
     /// Descriptions of requests, OpenAPI and Swagger, the shallowest first.
     pub(crate) descriptions: Vec<PathBuf>,
     /// Descriptions of messages, AsyncAPI, in the same order.
@@ -42,7 +42,7 @@ pub(crate) struct Found {
     pub(crate) is_cut: bool,
 }
 
-impl Found {
+impl FoundFiles {
     /// Searches a folder.
     pub(crate) fn in_folder(folder: &Path) -> Self {
         let mut found = Self::default();
@@ -213,7 +213,7 @@ mod tests {
             "services:\n  db:\n    image: postgres:16\n",
         )
         .unwrap();
-        let found = Found::in_folder(folder.path());
+        let found = FoundFiles::in_folder(folder.path());
         assert_eq!(found.descriptions, [folder.path().join("api/openapi.yaml")]);
         let servers: Vec<_> = found.servers.iter().map(|(it, _)| it.title).collect();
         assert_eq!(servers, ["PostgreSQL"]);

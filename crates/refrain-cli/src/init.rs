@@ -9,7 +9,7 @@ use std::{
 use serde_json::json;
 
 use crate::{
-    find::Found,
+    find::FoundFiles,
     output::{counted, say},
     plan::{self, Outcome},
     proxy::Failure,
@@ -135,7 +135,7 @@ fn guide(args: &Args) -> Result<(), NoAnswer> {
     };
     let ground = Ground {
         folder,
-        found: Found::in_folder(folder),
+        found: FoundFiles::in_folder(folder),
         given,
         existing: Existing::read(folder)?,
         source: source::of(folder),

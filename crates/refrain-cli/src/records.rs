@@ -11,7 +11,7 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    client::{ADMIN, Client, Trouble},
+    client::{ADMIN, Client, RequestError},
     output::{say, show},
 };
 
@@ -155,7 +155,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 impl Args {
-    async fn run(&self, client: &Client) -> Result<(), Trouble> {
+    async fn run(&self, client: &Client) -> Result<(), RequestError> {
         let all = Command::List {
             state: None,
             limit: LIMIT,
@@ -223,7 +223,7 @@ impl Args {
         state: Option<&str>,
         limit: u32,
         mut after: Option<String>,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), RequestError> {
         let limit = limit as usize;
         let mut listed = 0;
         let mut all = Vec::new();
@@ -259,7 +259,11 @@ impl Args {
     }
 }
 
-fn page_path(state: Option<&str>, limit: usize, after: Option<&str>) -> Result<String, Trouble> {
+fn page_path(
+    state: Option<&str>,
+    limit: usize,
+    after: Option<&str>,
+) -> Result<String, RequestError> {
     let mut path = format!("/api/records?limit={limit}");
     for (name, value) in [("state", state), ("after", after.map(checked).transpose()?)] {
         if let Some(value) = value {
@@ -270,22 +274,22 @@ fn page_path(state: Option<&str>, limit: usize, after: Option<&str>) -> Result<S
 }
 
 /// Checks that an identity is valid, and so safe in a path.
-fn checked(id: &str) -> Result<&str, Trouble> {
+fn checked(id: &str) -> Result<&str, RequestError> {
     match id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         true => Ok(id),
-        false => Err(Trouble::usage(format!(
+        false => Err(RequestError::usage(format!(
             "`{id}` is not a record id (32 hexadecimal digits); `refrain records list` prints them"
         ))),
     }
 }
 
-async fn find(client: &Client, sought: &Sought) -> Result<String, Trouble> {
+async fn find(client: &Client, sought: &Sought) -> Result<String, RequestError> {
     let request = sought.request.as_deref().unwrap_or_default();
     let Some((method, path)) = request.trim().split_once(' ') else {
         let message = format!(
             "--request `{request}`: expected a method and a path, such as 'POST /v1/payments'"
         );
-        return Err(Trouble::usage(message));
+        return Err(RequestError::usage(message));
     };
     let mut asked = json!({
         "method": method,
@@ -297,7 +301,7 @@ async fn find(client: &Client, sought: &Sought) -> Result<String, Trouble> {
     }
     if let Some(body) = &sought.body {
         let body = String::from_utf8(content(body)?);
-        let body = body.map_err(|_| Trouble::usage("--body: not UTF-8 text".into()))?;
+        let body = body.map_err(|_| RequestError::usage("--body: not UTF-8 text".into()))?;
         asked["body"] = body.into();
     }
     let found = client.post("/api/find", &asked).await?;
@@ -306,7 +310,7 @@ async fn find(client: &Client, sought: &Sought) -> Result<String, Trouble> {
 }
 
 impl Resolve {
-    fn body(&self) -> Result<Value, Trouble> {
+    fn body(&self) -> Result<Value, RequestError> {
         let Some(status) = self.status else {
             let found = json!({ "as": "never-happened", "reason": self.reason });
             return Ok(told(found, self.by.as_deref()));
@@ -337,18 +341,19 @@ fn told(mut asked: Value, by: Option<&str>) -> Value {
     asked
 }
 
-fn headers(lines: &[String]) -> Result<Map<String, Value>, Trouble> {
+fn headers(lines: &[String]) -> Result<Map<String, Value>, RequestError> {
     let pair = |line: &String| {
         let pair = line.split_once(':');
-        let (name, value) = pair
-            .ok_or_else(|| Trouble::usage(format!("--header `{line}`: expected 'Name: value'")))?;
+        let (name, value) = pair.ok_or_else(|| {
+            RequestError::usage(format!("--header `{line}`: expected 'Name: value'"))
+        })?;
         Ok((name.trim().to_owned(), value.trim().into()))
     };
     lines.iter().map(pair).collect()
 }
 
 /// The text itself, or the content of the file that it names.
-fn content(text: &str) -> Result<Vec<u8>, Trouble> {
+fn content(text: &str) -> Result<Vec<u8>, RequestError> {
     let Some(file) = text.strip_prefix('@') else {
         return Ok(text.into());
     };
@@ -363,14 +368,14 @@ fn content(text: &str) -> Result<Vec<u8>, Trouble> {
         Ok(bytes)
     };
     let read = read().with_context(|| format!("--body @{file}: cannot be read"));
-    read.map_err(|error| Trouble::usage(format!("{error:#}")))
+    read.map_err(|error| RequestError::usage(format!("{error:#}")))
 }
 
 /// Asks for confirmation; an error if there is no terminal.
-fn agreed(id: &str) -> Result<bool, Trouble> {
+fn agreed(id: &str) -> Result<bool, RequestError> {
     if !std::io::stdin().is_terminal() {
         let message = "nothing was changed: no terminal to confirm on; pass --yes";
-        return Err(Trouble::usage(message.into()));
+        return Err(RequestError::usage(message.into()));
     }
     say(format_args!(
         "This deletes the outcome of {id}: a retry of its request EXECUTES AGAIN."

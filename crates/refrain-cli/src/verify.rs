@@ -10,8 +10,8 @@ use std::{
 
 use refrain::policy::units;
 use refrain_verify::verify::{
-    self, CASES, CONCURRENT_MAX, CaseReport, Counting, File, Operation, Plan, Process, Report,
-    Target, Trouble, Trust, Verdict, body, header,
+    self, CASES, CONCURRENT_MAX, CaseReport, CaseVerdict, Counting, File, Operation, Plan, Process,
+    Report, Target, Trouble, Trust, body, header,
 };
 
 use crate::{
@@ -312,7 +312,7 @@ fn summary(args: &Args, report: &Report) {
                 operation.operation, operation.counting
             ),
         );
-        let is_told = |it: &&CaseReport| it.verdict == Verdict::Fail;
+        let is_told = |it: &&CaseReport| it.verdict == CaseVerdict::Fail;
         for case in operation.cases.iter().filter(is_told) {
             tell(args, format!("\n  FAIL {}: {}", case.id, case.title));
             for finding in &case.findings {
@@ -329,10 +329,10 @@ fn summary(args: &Args, report: &Report) {
         args,
         format!(
             "\n{} failed, {} warned, {} passed, {} skipped, in {:.1} s",
-            count(Verdict::Fail),
-            count(Verdict::Warn),
-            count(Verdict::Pass),
-            count(Verdict::Skipped),
+            count(CaseVerdict::Fail),
+            count(CaseVerdict::Warn),
+            count(CaseVerdict::Pass),
+            count(CaseVerdict::Skipped),
             Duration::from_millis(report.took_ms).as_secs_f64()
         ),
     );

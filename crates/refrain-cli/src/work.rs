@@ -225,7 +225,7 @@ async fn work(args: &Args) -> Result<(), Failure> {
     }
     let admin = match admin {
         Some(address) => {
-            let told = admin::Told {
+            let told = admin::AdminState {
                 store: engine.store().clone(),
                 tallies: tallies.clone(),
                 stopping: stopping.clone(),

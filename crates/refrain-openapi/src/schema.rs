@@ -181,7 +181,7 @@ impl<'d> Schema<'d> {
     ) where
         'd: 'w,
     {
-        let mut walk = Walk {
+        let mut walk = SchemaWalk {
             left: members_max,
             depth_max,
             path: Vec::new(),
@@ -192,7 +192,7 @@ impl<'d> Schema<'d> {
     }
 }
 
-struct Walk<'w, 'd> {
+struct SchemaWalk<'w, 'd> {
     left: usize,
     depth_max: usize,
     path: Vec<&'d str>,
@@ -200,7 +200,7 @@ struct Walk<'w, 'd> {
     tell: &'w mut dyn FnMut(Member<'_, 'd>),
 }
 
-impl<'d> Walk<'_, 'd> {
+impl<'d> SchemaWalk<'_, 'd> {
     fn enter(&mut self, schema: Schema<'d>) {
         let is_entered = self.entered.iter().any(|it| it.is_same(&schema.view));
         // Nested lists and variants add no names to the path, so they have a depth limit of their own.

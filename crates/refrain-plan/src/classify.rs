@@ -27,7 +27,7 @@ pub struct Evidence {
 
 /// Class of an operation, with the evidence.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Verdict {
+pub struct Classification {
     /// The class with the highest score.
     pub class: Class,
     /// Confidence, from 0 to 1.
@@ -38,7 +38,7 @@ pub struct Verdict {
     pub evidence: Vec<Evidence>,
 }
 
-impl Verdict {
+impl Classification {
     /// Confidence below which a person should review the class.
     pub const SURE: f64 = 0.75;
 
@@ -67,7 +67,7 @@ const GROUP_MIN: usize = 3;
 const MADE_MIN: usize = 6;
 
 /// Classifies all operations. Operations among mostly events are classified a second time with that evidence.
-pub(crate) fn all(facts: &mut [Facts<'_>]) -> Vec<Verdict> {
+pub(crate) fn all(facts: &mut [Facts<'_>]) -> Vec<Classification> {
     if is_of_money(facts) {
         facts.iter_mut().for_each(|it| it.is_of_money = true);
     }
@@ -106,7 +106,7 @@ fn is_of_money(facts: &[Facts<'_>]) -> bool {
     made.len() >= MADE_MIN && 3 * of_money.count() >= made.len()
 }
 
-fn classify(facts: &Facts<'_>) -> Verdict {
+fn classify(facts: &Facts<'_>) -> Classification {
     let mut case = Case::default();
     method(facts, &mut case);
     event::weigh(facts, &mut case);
@@ -152,7 +152,7 @@ impl Case {
         of_class.map(|it| it.weight).sum()
     }
 
-    fn verdict(mut self, is_post: bool) -> Verdict {
+    fn verdict(mut self, is_post: bool) -> Classification {
         let mut scores = CLASSES.map(|class| (class, self.score(class)));
         // A stable sort, so that ties keep the order of `CLASSES`.
         scores.sort_by_key(|(_, score)| -score);
@@ -168,7 +168,7 @@ impl Case {
             .retain(|it| it.class == class || Some(it.class) == runner_up);
         self.evidence
             .sort_by_key(|it| (it.class != class, -it.weight.abs()));
-        Verdict {
+        Classification {
             class,
             confidence,
             runner_up,

@@ -22,7 +22,7 @@ use refrain_openapi::{Document, Kind, Operation};
 use serde::Serialize;
 
 mod classify;
-pub use classify::{Evidence, Verdict};
+pub use classify::{Classification, Evidence};
 
 mod consumer;
 pub use consumer::Consumer;
@@ -94,7 +94,7 @@ pub struct Planned {
     /// `summary` of the document.
     pub summary: Option<String>,
     /// Class of the operation, with the evidence.
-    pub verdict: Verdict,
+    pub verdict: Classification,
     /// Where the idempotency key comes from.
     pub keys: Keys,
 }

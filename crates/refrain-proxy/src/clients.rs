@@ -15,9 +15,9 @@ use tower_layer::Layer as _;
 
 use crate::{
     admin::RefusedHeads,
-    bell::Bell,
     forward::Forward,
     http1::{Input, Limits},
+    wake_batch::WakeBatch,
     watch::{Client, Order, Watch},
 };
 
@@ -43,7 +43,7 @@ pub(crate) struct Clients {
     layer: RefrainLayer,
     forward: Forward,
     watch: Arc<Watch>,
-    bell: Arc<Bell>,
+    wake_batch: Arc<WakeBatch>,
     limits: Limits,
     http2: Arc<http2::Http2>,
     refused_heads: RefusedHeads,
@@ -54,7 +54,7 @@ impl Clients {
         layer: RefrainLayer,
         forward: Forward,
         watch: Arc<Watch>,
-        bell: Arc<Bell>,
+        wake_batch: Arc<WakeBatch>,
         settings: &ProxySettings,
         refused_heads: RefusedHeads,
     ) -> Self {
@@ -66,7 +66,7 @@ impl Clients {
             layer,
             forward,
             watch,
-            bell,
+            wake_batch,
             limits,
             http2: Arc::new(http2::Http2::new(limits, settings.client_timeout)),
             refused_heads,
@@ -87,11 +87,11 @@ impl Clients {
         async move {
             let _held = &held;
             let client = self.watch.open();
-            let bell = self.bell.clone();
+            let wake_batch = self.wake_batch.clone();
             let mut serving = pin!(self.speak(stream, peer, client.clone()));
             let mut waker = None;
             poll_fn(|context| {
-                let waker = waker.get_or_insert_with(|| bell.waker(context));
+                let waker = waker.get_or_insert_with(|| wake_batch.waker(context));
                 let context = &mut Context::from_waker(waker);
                 if client.order(context) == Order::Close {
                     tracing::debug!(%peer, "a client timed out: its connection is closed");

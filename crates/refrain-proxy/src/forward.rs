@@ -25,7 +25,7 @@ use crate::{
     pool::{LostExchange, UpstreamPool},
     server::StartError,
     tunnel,
-    upstream::{Head, UpstreamRequest, UpstreamResponse},
+    upstream::{UpstreamHead, UpstreamRequest, UpstreamResponse},
     upstream_body::UpstreamBody,
 };
 
@@ -267,7 +267,7 @@ impl ForwardPath {
 }
 
 /// Builds a response from the upstream's head. The upstream's HTTP version is not passed on.
-fn response(head: Head) -> Response<()> {
+fn response(head: UpstreamHead) -> Response<()> {
     let mut response = Response::new(());
     *response.status_mut() = head.status;
     *response.headers_mut() = head.headers;

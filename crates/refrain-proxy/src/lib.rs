@@ -8,7 +8,6 @@
 
 pub mod admin;
 
-mod bell;
 mod clients;
 mod connect;
 mod descriptors;
@@ -22,6 +21,7 @@ mod server;
 mod tunnel;
 mod upstream;
 mod upstream_body;
+mod wake_batch;
 mod watch;
 
 pub use forward::{Forward, Target};

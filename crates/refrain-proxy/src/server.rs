@@ -24,10 +24,10 @@ use tokio::{
 
 use crate::{
     admin::{Metrics, RefusedHeads},
-    bell::Bell,
     clients::Clients,
     descriptors::Connections,
     forward::{Forward, Target},
+    wake_batch::WakeBatch,
     watch::{TICK, Watch},
 };
 
@@ -242,11 +242,17 @@ impl Proxy {
                         settings,
                         draining,
                     ));
-                    let bell = Bell::hang();
-                    tokio::spawn(bell.clone().answer());
+                    let wake_batch = WakeBatch::of_this_thread();
+                    tokio::spawn(wake_batch.clone().serve());
                     let watched = watch.clone();
-                    let clients =
-                        Clients::new(layer, forward, watched, bell, &settings, refused_heads);
+                    let clients = Clients::new(
+                        layer,
+                        forward,
+                        watched,
+                        wake_batch,
+                        &settings,
+                        refused_heads,
+                    );
                     serve(clients, arrivals, counts).await;
                     // Tasks that still run are dropped with the runtime; each logs that it was cut.
                     watch.cut();

@@ -3,15 +3,15 @@
 //! A connection has no task of its own, except to finish sending a request that is answered early: one system call writes a request
 //! and another reads its response. Bytes that are not unambiguously one response are an error, and their connection is never reused.
 
+mod connection;
 mod exchange;
 mod head;
-mod line;
 
+pub(crate) use connection::UpstreamConnection;
 pub(crate) use exchange::{
     ExchangeFailure, ExchangeTerms, UpstreamRequest, UpstreamResponse, exchange,
 };
-pub(crate) use head::{Head, Heads};
-pub(crate) use line::UpstreamConnection;
+pub(crate) use head::{UpstreamHead, UpstreamHeadParser};
 
 #[cfg(test)]
 mod tests;

@@ -39,10 +39,11 @@ mod careful;
 mod columns;
 mod connect;
 mod decide;
-mod desk;
 mod end_point;
+mod errors;
 mod job;
 mod listener;
+mod operator;
 mod pace;
 mod pooler;
 mod quick;
@@ -50,7 +51,6 @@ mod rows;
 mod schema;
 mod sql;
 mod tls;
-mod trouble;
 
 mod dial;
 pub use dial::{Dial, Wire};
@@ -74,10 +74,10 @@ mod versioned;
 pub use versioned::{Changes, Versioned};
 
 use address::Address;
-use connect::{Facts, Link, PostgresContext};
-use desk::{Desk, closed};
+use connect::{LaneConnection, PostgresContext, ServerFacts};
 use job::{Ask, Job};
-use pace::{Now, Pace};
+use operator::{OperatorConnection, closed};
+use pace::{ClockCheck, Now};
 
 /// Number of concurrent commits. The record identity selects the writer.
 const WRITERS: usize = 2;
@@ -157,7 +157,7 @@ impl Options {
     ) -> Self {
         self.time = Time {
             told: Some(Arc::new(time)),
-            pace: clock.map(|clock| Arc::new(Pace::new(clock))),
+            pace: clock.map(|clock| Arc::new(ClockCheck::new(clock))),
         };
         self
     }
@@ -169,7 +169,7 @@ struct Time {
     /// Replaces the database's clock in tests.
     told: Option<Arc<dyn Fn() -> Timestamp + Send + Sync>>,
     /// Check for jumps of the clock; `None` accepts every time.
-    pace: Option<Arc<Pace>>,
+    pace: Option<Arc<ClockCheck>>,
 }
 
 impl Default for Time {
@@ -213,7 +213,7 @@ pub struct Postgres {
     /// One queue for each writer. Closing the queues ends the lanes.
     writers: Vec<Sender<Job>>,
     careful: Sender<Job>,
-    desk: Desk,
+    desk: OperatorConnection,
     watches: Watches,
     secret: Secret,
     guarantees: Guarantees,
@@ -346,14 +346,14 @@ fn serve(place: Arc<PostgresContext>, options: Options, told: oneshot::Sender<Re
 }
 
 /// Tasks that run on the store's own thread.
-struct Lanes {
-    quick: Vec<(quick::Lane, mpsc::Receiver<Job>)>,
-    careful: (careful::Lane, mpsc::Receiver<Job>),
+struct StoreTasks {
+    quick: Vec<(quick::QuickLane, mpsc::Receiver<Job>)>,
+    careful: (careful::CarefulLane, mpsc::Receiver<Job>),
     place: Arc<PostgresContext>,
     watches: Watches,
 }
 
-impl Lanes {
+impl StoreTasks {
     async fn run(self, over: Arc<Notify>) {
         let mut lanes = tokio::task::JoinSet::new();
         for (lane, jobs) in self.quick {
@@ -366,12 +366,12 @@ impl Lanes {
     }
 }
 
-async fn prepare(place: Arc<PostgresContext>, options: Options) -> Result<(Postgres, Lanes)> {
+async fn prepare(place: Arc<PostgresContext>, options: Options) -> Result<(Postgres, StoreTasks)> {
     let (mut wire, facts) = place.connect(|_| ()).await?;
     schema::ensure(&mut wire.client, &place.address).await?;
     let secret = schema::secret(&wire.client, &place.address, &place.sql.secret).await?;
     let learnt = place.learn_epoch(&wire.client).await;
-    learnt.map_err(|error| trouble::at_start(&error, &place.address))?;
+    learnt.map_err(|error| errors::at_start(&error, &place.address))?;
     let time = options.time;
     // First reading of the database's clock: later readings are checked against it.
     let (now, fences) = (time.now(), 0_i32);
@@ -380,7 +380,7 @@ async fn prepare(place: Arc<PostgresContext>, options: Options) -> Result<(Postg
         .query_one(&place.sql.clock, &[&now, &fences])
         .await;
     let shown = shown.and_then(|row| row.try_get(0));
-    time.believe(shown.map_err(|error| trouble::at_start(&error, &place.address))?);
+    time.believe(shown.map_err(|error| errors::at_start(&error, &place.address))?);
     drop(wire);
     let watches = Watches::new();
     let node = rand::random();
@@ -390,8 +390,8 @@ async fn prepare(place: Arc<PostgresContext>, options: Options) -> Result<(Postg
     for _ in 0..WRITERS {
         let (writer, jobs) = mpsc::channel(QUEUE_MAX);
         writers.push(writer);
-        let lane = quick::Lane {
-            link: Link::new(place.clone()),
+        let lane = quick::QuickLane {
+            link: LaneConnection::new(place.clone()),
             careful: careful.clone(),
             watches: watches.clone(),
             time: time.clone(),
@@ -399,8 +399,8 @@ async fn prepare(place: Arc<PostgresContext>, options: Options) -> Result<(Postg
         };
         quick.push((lane, jobs));
     }
-    let lane = careful::Lane {
-        link: Link::new(place.clone()),
+    let lane = careful::CarefulLane {
+        link: LaneConnection::new(place.clone()),
         watches: watches.clone(),
         time: time.clone(),
         node,
@@ -408,7 +408,7 @@ async fn prepare(place: Arc<PostgresContext>, options: Options) -> Result<(Postg
     let store = Postgres {
         writers,
         careful,
-        desk: Desk::new(
+        desk: OperatorConnection::new(
             place.clone(),
             tokio::runtime::Handle::current(),
             time.clone(),
@@ -421,7 +421,7 @@ async fn prepare(place: Arc<PostgresContext>, options: Options) -> Result<(Postg
         place: place.clone(),
         over: Arc::default(),
     };
-    let lanes = Lanes {
+    let lanes = StoreTasks {
         quick,
         careful: (lane, careful_jobs),
         place,
@@ -430,7 +430,7 @@ async fn prepare(place: Arc<PostgresContext>, options: Options) -> Result<(Postg
     Ok((store, lanes))
 }
 
-fn guarantees(facts: &Facts, place: &PostgresContext) -> Guarantees {
+fn guarantees(facts: &ServerFacts, place: &PostgresContext) -> Guarantees {
     let address = &place.address;
     if !facts.has_fsync {
         tracing::warn!(store = %address, "the server runs with fsync = off: a power failure loses claims and outcomes; set fsync = on");

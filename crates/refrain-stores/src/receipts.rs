@@ -14,7 +14,7 @@ use refrain::{
 use tokio_postgres::Row;
 
 mod connect;
-use connect::{Ask, Link};
+use connect::{Ask, ReceiptsConnection};
 
 /// SQL that creates the table, for a DBA.
 pub const SCHEMA: &str = include_str!("../sql/receipts.sql");
@@ -22,7 +22,7 @@ pub const SCHEMA: &str = include_str!("../sql/receipts.sql");
 /// Receipts in one database.
 #[derive(Debug)]
 pub struct PostgresReceipts {
-    link: Link,
+    link: ReceiptsConnection,
 }
 
 impl PostgresReceipts {
@@ -35,7 +35,7 @@ impl PostgresReceipts {
     /// # Cancellation
     /// Safe to drop; the connection is closed again.
     pub async fn open(address: &Address) -> Result<Self> {
-        let link = Link::new(address)?;
+        let link = ReceiptsConnection::new(address)?;
         link.session().await?;
         Ok(Self { link })
     }
@@ -48,7 +48,7 @@ impl PostgresReceipts {
     /// # Cancellation
     /// Safe to drop; the table may have been created.
     pub async fn migrate(address: &Address) -> Result<()> {
-        Link::new(address)?.make_table(SCHEMA).await
+        ReceiptsConnection::new(address)?.make_table(SCHEMA).await
     }
 
     /// Runs a query; reconnects and retries once if the connection broke. Reads are idempotent.

@@ -38,9 +38,10 @@ mod answers;
 mod calls;
 mod cluster;
 mod codec;
+mod connection;
+mod errors;
 mod front;
 mod lane;
-mod line;
 mod listen;
 mod loss;
 mod mark;
@@ -48,17 +49,16 @@ mod opening;
 mod reception;
 mod scan;
 mod scripts;
-mod trouble;
 
 use address::Address;
 use answers::{reading, settled, verdict};
-use calls::{Asking, Calls, Ending};
+use calls::{Asking, Calls, SettleCall};
 use cluster::Cluster;
 use codec::ScriptReply;
+use connection::{Patience, RedisCallError};
 pub use front::RedisFront;
 use lane::Lanes;
-use line::{Patience, Trouble};
-use listen::Ear;
+use listen::SettlementListener;
 use opening::{Met, choose_crypto, connect, dial};
 use reception::Node;
 use scripts::Name;
@@ -127,17 +127,17 @@ impl fmt::Debug for Options {
 }
 
 struct RedisState {
-    link: Link,
+    link: RedisDeployment,
     calls: Arc<Calls>,
     /// Address without the password.
     shown: String,
     /// `None` in a cluster, where every settlement would be published on every node.
-    ear: Option<Ear>,
+    ear: Option<SettlementListener>,
 }
 
 /// Connection to the server or the cluster.
-enum Link {
-    Line(Lanes),
+enum RedisDeployment {
+    Single(Lanes),
     Cluster(Cluster),
 }
 
@@ -193,10 +193,13 @@ impl Redis {
             is_cluster: matches!(place, Met::Cluster(_)),
         });
         let (link, ear) = match place {
-            Met::Cluster(cluster) => (Link::Cluster(cluster), None),
+            Met::Cluster(cluster) => (RedisDeployment::Cluster(cluster), None),
             Met::One(line) => {
-                let ear = Ear::new(line.clone(), &calls.prefix, &runtime);
-                (Link::Line(Lanes::new(line, &calls, &runtime)), Some(ear))
+                let ear = SettlementListener::new(line.clone(), &calls.prefix, &runtime);
+                (
+                    RedisDeployment::Single(Lanes::new(line, &calls, &runtime)),
+                    Some(ear),
+                )
             }
         };
         Ok(Self {
@@ -218,9 +221,9 @@ impl Redis {
 
 impl RedisState {
     /// Runs a script. If the server does not have the script, nothing ran: load it and try again.
-    async fn ask_script(&self, call: &Cmd) -> Result<Value, Trouble> {
+    async fn ask_script(&self, call: &Cmd) -> Result<Value, RedisCallError> {
         let answer = self.ask(call).await;
-        if !answer.as_ref().is_err_and(Trouble::is_no_script) {
+        if !answer.as_ref().is_err_and(RedisCallError::is_no_script) {
             return answer;
         }
         for script in self.calls.known.scripts.load() {
@@ -239,8 +242,10 @@ impl RedisState {
         for batch in calls.chunks(BATCH_MAX) {
             let commands: Vec<_> = batch.iter().map(|(_, call)| call.clone()).collect();
             let asked = match &self.link {
-                Link::Line(lanes) => lanes.line.ask_all(&commands).await,
-                Link::Cluster(_) => Ok(join_all(commands.iter().map(|call| self.ask(call))).await),
+                RedisDeployment::Single(lanes) => lanes.line.ask_all(&commands).await,
+                RedisDeployment::Cluster(_) => {
+                    Ok(join_all(commands.iter().map(|call| self.ask(call))).await)
+                }
             };
             let asked = asked.map_err(|trouble| trouble.error(&self.shown))?;
             for ((id, call), answer) in batch.iter().zip(asked) {
@@ -253,29 +258,29 @@ impl RedisState {
         Ok(answers)
     }
 
-    fn answer(&self, answer: Result<Value, Trouble>, id: RecordId) -> Result<ScriptReply> {
+    fn answer(&self, answer: Result<Value, RedisCallError>, id: RecordId) -> Result<ScriptReply> {
         let value = answer.map_err(|trouble| trouble.error(&self.shown))?;
-        let answer = ScriptReply::read(value).ok_or_else(|| trouble::unheard_of(id))?;
+        let answer = ScriptReply::read(value).ok_or_else(|| errors::unheard_of(id))?;
         match answer.letter {
-            b'!' => Err(trouble::found(answer.rest(), id, &self.shown)),
+            b'!' => Err(errors::found(answer.rest(), id, &self.shown)),
             _ => Ok(answer),
         }
     }
 
-    async fn ask(&self, command: &Cmd) -> Result<Value, Trouble> {
+    async fn ask(&self, command: &Cmd) -> Result<Value, RedisCallError> {
         match &self.link {
-            Link::Line(lanes) => lanes.line.ask(command).await,
-            Link::Cluster(cluster) => Ok(cluster.ask(command).await?),
+            RedisDeployment::Single(lanes) => lanes.line.ask(command).await,
+            RedisDeployment::Cluster(cluster) => Ok(cluster.ask(command).await?),
         }
     }
 
     /// Servers that hold records.
     async fn nodes(&self) -> Result<Vec<Node>> {
         match &self.link {
-            Link::Line(lanes) => Ok(vec![Node::One(lanes.line.current().await?)]),
-            Link::Cluster(cluster) => {
+            RedisDeployment::Single(lanes) => Ok(vec![Node::One(lanes.line.current().await?)]),
+            RedisDeployment::Cluster(cluster) => {
                 let nodes = cluster.primaries().await;
-                nodes.map_err(|error| trouble::told(error, &self.shown))
+                nodes.map_err(|error| errors::told(error, &self.shown))
             }
         }
     }
@@ -304,18 +309,18 @@ impl RedisState {
     /// that was known to lose data gets a new mark, and works again with the next call.
     async fn check_mark(&self) -> Result<()> {
         let mark = &self.calls.known.mark;
-        let told = |trouble: Trouble| trouble.error(&self.shown);
+        let told = |trouble: RedisCallError| trouble.error(&self.shown);
         match self.ask(&mark.asked()).await.map_err(told)? {
             Value::BulkString(text) if text == mark.text.as_bytes() => Ok(()),
             Value::Nil if self.calls.known.is_lossy() => {
                 self.mark_again().await?;
-                Err(trouble::lost(&self.shown))
+                Err(errors::lost(&self.shown))
             }
             Value::Nil => {
                 self.note_loss().await;
-                Err(trouble::lost(&self.shown))
+                Err(errors::lost(&self.shown))
             }
-            _ => Err(trouble::replaced(&self.shown)),
+            _ => Err(errors::replaced(&self.shown)),
         }
     }
 
@@ -357,21 +362,21 @@ impl RedisState {
         verdict(self.answer(answer, id)?, id, nonce)
     }
 
-    async fn ask_claim(&self, asking: Asking) -> Result<Value, Trouble> {
+    async fn ask_claim(&self, asking: Asking) -> Result<Value, RedisCallError> {
         match &self.link {
-            Link::Line(lanes) => lanes.claims.ask(asking).await,
-            Link::Cluster(_) => {
+            RedisDeployment::Single(lanes) => lanes.claims.ask(asking).await,
+            RedisDeployment::Cluster(_) => {
                 let call = self.calls.claims([&asking].into_iter());
                 self.ask_alone(&call).await
             }
         }
     }
 
-    async fn settle(&self, ending: Ending) -> Result<Settled> {
+    async fn settle(&self, ending: SettleCall) -> Result<Settled> {
         let id = ending.id;
         let answer = match &self.link {
-            Link::Line(lanes) => lanes.settlements.ask(ending).await,
-            Link::Cluster(_) => {
+            RedisDeployment::Single(lanes) => lanes.settlements.ask(ending).await,
+            RedisDeployment::Cluster(_) => {
                 let call = self.calls.settlements([&ending].into_iter());
                 self.ask_alone(&call).await
             }
@@ -380,10 +385,10 @@ impl RedisState {
     }
 
     /// Runs a batch script with one item, and returns its only answer.
-    async fn ask_alone(&self, call: &Cmd) -> Result<Value, Trouble> {
+    async fn ask_alone(&self, call: &Cmd) -> Result<Value, RedisCallError> {
         match self.ask_script(call).await? {
             Value::Array(mut answers) if answers.len() == 1 => Ok(answers.remove(0)),
-            _ => Err(Trouble::Told(trouble::miscounted())),
+            _ => Err(RedisCallError::Told(errors::miscounted())),
         }
     }
 }
@@ -410,7 +415,7 @@ impl Store for Redis {
 
     async fn settle(&self, id: RecordId, fence: Fence, end: Settlement) -> Result<Settled> {
         let end = end.sealed(id);
-        self.shared.settle(Ending { id, fence, end }).await
+        self.shared.settle(SettleCall { id, fence, end }).await
     }
 
     async fn renew(&self, id: RecordId, fence: Fence, lease: Duration) -> Result<Settled> {
@@ -440,7 +445,7 @@ impl Store for Redis {
             b'N' => Ok(Erased::Absent),
             b'I' => Ok(Erased::InFlight),
             b'D' => Ok(Erased::Indeterminate),
-            _ => Err(trouble::unheard_of(id)),
+            _ => Err(errors::unheard_of(id)),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Black-box tests of how a service handles duplicates: one case for each known class of idempotency bug.
 //!
-//! Each [`Case`] sends real requests with new keys, counts effects, and gives a [`Verdict`]. Services differ in their
+//! Each [`Case`] sends real requests with new keys, counts effects, and gives a [`CaseVerdict`]. Services differ in their
 //! responses; a case accepts every safe response, and the documentation lists them.
 //!
 //! ```no_run
@@ -44,7 +44,7 @@ pub use plan::{
     BadPlan, CONCURRENT_MAX, Counting, Operation, Plan, Process, Target, Trust, header,
 };
 pub use report::{
-    CaseReport, OperationReport, Report, Verdict, html, junit, sarif, sarif_log, worse,
+    CaseReport, CaseVerdict, OperationReport, Report, html, junit, sarif, sarif_log, worse,
 };
 
 use identity::Identity;
@@ -151,8 +151,8 @@ async fn one(world: &World<'_>, service: &mut Service, case: &Case) -> Result<Ca
     };
     match ended {
         Ok(()) | Err(Stop::Found) => {}
-        Err(Stop::Skip(why)) if stage.verdict == Verdict::Pass => {
-            stage.verdict = Verdict::Skipped;
+        Err(Stop::Skip(why)) if stage.verdict == CaseVerdict::Pass => {
+            stage.verdict = CaseVerdict::Skipped;
             stage.findings = vec![why];
         }
         Err(Stop::Skip(why)) => stage.say(why),

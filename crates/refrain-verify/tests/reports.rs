@@ -7,15 +7,15 @@ mod sample;
 use std::time::Duration;
 
 use refrain_verify::verify::{
-    CASES, CaseReport, Counting, Exchange, Operation, OperationReport, Plan, Report, Trouble,
-    Verdict, html, junit, run, sarif, worse,
+    CASES, CaseReport, CaseVerdict, Counting, Exchange, Operation, OperationReport, Plan, Report,
+    Trouble, html, junit, run, sarif, worse,
 };
 use sample::{Hole, Sample};
 
 const NASTY: &str =
     "</script><script>alert('1')</script>\" onload='x' ]]> & \u{0} \u{1b}[31m \u{ffff} ü";
 
-fn case(id: &str, verdict: Verdict) -> CaseReport {
+fn case(id: &str, verdict: CaseVerdict) -> CaseReport {
     let exchange = Exchange {
         label: NASTY.into(),
         at_ms: 3,
@@ -39,7 +39,7 @@ fn case(id: &str, verdict: Verdict) -> CaseReport {
     }
 }
 
-fn report(cases: &[(&str, Verdict)]) -> Report {
+fn report(cases: &[(&str, CaseVerdict)]) -> Report {
     Report {
         version: 1,
         target: NASTY.into(),
@@ -61,10 +61,10 @@ fn report(cases: &[(&str, Verdict)]) -> Report {
 
 fn all() -> Report {
     report(&[
-        ("sequential-duplicate", Verdict::Fail),
-        ("other-body", Verdict::Warn),
-        ("location", Verdict::Skipped),
-        ("late-duplicate", Verdict::Pass),
+        ("sequential-duplicate", CaseVerdict::Fail),
+        ("other-body", CaseVerdict::Warn),
+        ("location", CaseVerdict::Skipped),
+        ("late-duplicate", CaseVerdict::Pass),
     ])
 }
 
@@ -175,15 +175,15 @@ fn sarif_names_a_rule_for_each_result() {
 #[test]
 fn baseline_reports_only_new_failures() {
     let before = report(&[
-        ("a", Verdict::Fail),
-        ("b", Verdict::Warn),
-        ("c", Verdict::Skipped),
+        ("a", CaseVerdict::Fail),
+        ("b", CaseVerdict::Warn),
+        ("c", CaseVerdict::Skipped),
     ]);
     let now = report(&[
-        ("a", Verdict::Fail),
-        ("b", Verdict::Fail),
-        ("c", Verdict::Fail),
-        ("d", Verdict::Warn),
+        ("a", CaseVerdict::Fail),
+        ("b", CaseVerdict::Fail),
+        ("c", CaseVerdict::Fail),
+        ("d", CaseVerdict::Warn),
     ]);
     let ids: Vec<_> = worse(&before, &now)
         .into_iter()
@@ -213,7 +213,7 @@ async fn a_seed_decides_everything_that_is_sent() {
         let sample = Sample::start(Hole::Nothing).await;
         let report = run(&plan(&sample.url, seed), |_, _| {}).await.unwrap();
         let case = &report.operations[0].cases[0];
-        assert_eq!(case.verdict, Verdict::Pass, "{case:?}");
+        assert_eq!(case.verdict, CaseVerdict::Pass, "{case:?}");
         let requests = case
             .exchanges
             .iter()

@@ -17,7 +17,7 @@ use std::{
 };
 
 use refrain_verify::chaos::Chaos;
-use refrain_verify::verify::{Counting, Operation, Plan, Report, Trouble, Trust, Verdict, run};
+use refrain_verify::verify::{CaseVerdict, Counting, Operation, Plan, Report, Trouble, Trust, run};
 use sample::{Hole, Sample};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional},
@@ -110,7 +110,7 @@ impl Secured {
     }
 }
 
-fn of(report: &Report, verdict: Verdict) -> Vec<&str> {
+fn of(report: &Report, verdict: CaseVerdict) -> Vec<&str> {
     let cases = report.operations[0].cases.iter();
     let cases = cases.filter(|case| case.verdict == verdict);
     cases.map(|case| &*case.id).collect()
@@ -121,9 +121,12 @@ async fn a_service_that_is_right_passes_with_tls_too() {
     for (name, host) in [("localhost", "localhost"), ("127.0.0.1", "127.0.0.1")] {
         let secured = Secured::start(Hole::Nothing, name, host).await;
         let report = secured.verify(secured.trusted(), &[]).await.unwrap();
-        let found = (of(&report, Verdict::Fail), of(&report, Verdict::Warn));
+        let found = (
+            of(&report, CaseVerdict::Fail),
+            of(&report, CaseVerdict::Warn),
+        );
         assert_eq!(found, (vec![], vec![]), "{report:#?}");
-        assert!(of(&report, Verdict::Pass).contains(&"lost-answer"));
+        assert!(of(&report, CaseVerdict::Pass).contains(&"lost-answer"));
         assert_eq!(report.target, secured.url);
     }
 }
@@ -133,7 +136,7 @@ async fn holes_are_seen_through_tls_and_through_the_faults_in_between() {
     let secured = Secured::start(Hole::IgnoresKey, "localhost", "localhost").await;
     let cases = ["lost-answer", "duplicate-in-flight", "client-hangs-up"];
     let report = secured.verify(secured.trusted(), &cases).await.unwrap();
-    assert_eq!(of(&report, Verdict::Fail), cases, "{report:#?}");
+    assert_eq!(of(&report, CaseVerdict::Fail), cases, "{report:#?}");
     let lost = &report.operations[0].cases[0];
     let said = lost.findings.join("; ");
     assert!(said.contains("but 3 effects"), "{said}");
@@ -199,6 +202,6 @@ async fn nothing_is_sent_to_a_service_that_cannot_prove_who_it_is() {
     );
     for service in [&secured, &misnamed] {
         let report = service.verify(Trust::Anybody, &case).await.unwrap();
-        assert_eq!(of(&report, Verdict::Pass), case);
+        assert_eq!(of(&report, CaseVerdict::Pass), case);
     }
 }

@@ -9,7 +9,7 @@ mod sample;
 
 use std::{sync::Arc, time::Duration};
 
-use refrain_verify::verify::{CASES, Counting, Operation, Plan, Report, Verdict, run};
+use refrain_verify::verify::{CASES, CaseVerdict, Counting, Operation, Plan, Report, run};
 use sample::{Hole, Sample};
 use tokio::{sync::Semaphore, task::JoinSet};
 
@@ -36,7 +36,7 @@ fn plan(url: &str, is_counted: bool) -> Plan {
     plan
 }
 
-fn of(report: &Report, verdict: Verdict) -> Vec<&str> {
+fn of(report: &Report, verdict: CaseVerdict) -> Vec<&str> {
     let cases = report.operations[0].cases.iter();
     let cases = cases.filter(|case| case.verdict == verdict);
     cases.map(|case| &*case.id).collect()
@@ -55,10 +55,13 @@ async fn check(hole: Hole, is_counted: bool, failed: &[&str], warned: &[&str]) -
     let told: Vec<_> = report.operations[0]
         .cases
         .iter()
-        .filter(|case| matches!(case.verdict, Verdict::Fail | Verdict::Warn))
+        .filter(|case| matches!(case.verdict, CaseVerdict::Fail | CaseVerdict::Warn))
         .map(|case| format!("{} {}: {}", case.verdict, case.id, case.findings.join("; ")))
         .collect();
-    let mut found = (of(&report, Verdict::Fail), of(&report, Verdict::Warn));
+    let mut found = (
+        of(&report, CaseVerdict::Fail),
+        of(&report, CaseVerdict::Warn),
+    );
     // A client that disconnects and retries at once may race with itself, depending on timing.
     if matches!(hole, Hole::NoClaim | Hole::ReadThenLock) && !failed.contains(&"client-hangs-up") {
         found.0.retain(|case| *case != "client-hangs-up");
@@ -89,7 +92,7 @@ async fn correct_service_skips_only_cases_that_need_a_process() {
     let sample = Sample::start(Hole::Nothing).await;
     let report = run(&plan(&sample.url, true), |_, _| {}).await.unwrap();
     assert_eq!(
-        of(&report, Verdict::Skipped),
+        of(&report, CaseVerdict::Skipped),
         ["paused-past-lease", "kill-mid-request", "kill-after-answer"]
     );
     let all: Vec<_> = report.operations[0]
@@ -105,8 +108,8 @@ async fn cases_that_responses_cannot_decide_are_skipped() {
     for hole in [Hole::Faceless, Hole::FacelessAnew] {
         let sample = Sample::start(hole).await;
         let report = run(&plan(&sample.url, false), |_, _| {}).await.unwrap();
-        assert!(of(&report, Verdict::Skipped).contains(&"concurrent-duplicates"));
-        assert!(of(&report, Verdict::Skipped).contains(&"sequential-duplicate"));
+        assert!(of(&report, CaseVerdict::Skipped).contains(&"concurrent-duplicates"));
+        assert!(of(&report, CaseVerdict::Skipped).contains(&"sequential-duplicate"));
         assert!(report.operations[0].counting.contains("not at all"));
         assert!(!report.has_failed());
         assert!(report.is_blind());
@@ -129,9 +132,9 @@ async fn safe_styles_are_not_reported_as_bugs() {
                 let sample = Sample::start(hole).await;
                 let plan = plan(&sample.url, is_counted);
                 let report = run(&plan, |_, _| {}).await.unwrap();
-                let failed = of(&report, Verdict::Fail);
+                let failed = of(&report, CaseVerdict::Fail);
                 assert!(failed.is_empty(), "{hole:?} {is_counted}: {failed:?}");
-                let skipped = of(&report, Verdict::Skipped);
+                let skipped = of(&report, CaseVerdict::Skipped);
                 assert!(!skipped.contains(&"sequential-duplicate"), "{hole:?}");
             });
         }
@@ -152,8 +155,8 @@ async fn a_key_in_the_body_is_tested_like_one_in_a_header() {
     assert!(refused.contains("--failing-body does not"), "{refused}");
     asked.operations[0].failing_body = None;
     let report = run(&asked, |_, _| {}).await.unwrap();
-    assert_eq!(of(&report, Verdict::Fail), [""; 0]);
-    let skipped = of(&report, Verdict::Skipped);
+    assert_eq!(of(&report, CaseVerdict::Fail), [""; 0]);
+    let skipped = of(&report, CaseVerdict::Skipped);
     assert!(!skipped.contains(&"other-body") && !skipped.contains(&"key-too-long"));
     assert!(skipped.contains(&"key-missing") && skipped.contains(&"key-doubled"));
 }
@@ -166,7 +169,7 @@ async fn request_rejected_with_any_key_skips_its_case() {
     asked.operations[0].other_body = Some(br#"{"amount":"bad"}"#.to_vec());
     asked.operations[0].retention = Some(Duration::from_millis(100));
     let report = run(&asked, |_, _| {}).await.unwrap();
-    let skipped = of(&report, Verdict::Skipped);
+    let skipped = of(&report, CaseVerdict::Skipped);
     assert!(skipped.contains(&"other-body") && skipped.contains(&"late-duplicate"));
 }
 

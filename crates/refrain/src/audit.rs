@@ -97,10 +97,10 @@ impl Default for Options {
 /// An audit log that this process writes. Clones share it.
 #[derive(Clone)]
 pub struct AuditLog {
-    inner: Arc<Inner>,
+    inner: Arc<AuditThread>,
 }
 
-struct Inner {
+struct AuditThread {
     shared: Arc<AuditLogState>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -142,7 +142,7 @@ impl AuditLog {
         let work = move || writer::run(&its, writer);
         let thread = commit::spawn("refrain-audit", work, move || failed.panicked())?;
         Ok(Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(AuditThread {
                 shared,
                 thread: Mutex::new(Some(thread)),
             }),
@@ -204,7 +204,7 @@ impl AuditLog {
     }
 }
 
-impl Drop for Inner {
+impl Drop for AuditThread {
     fn drop(&mut self) {
         self.shared.close();
         let thread = self.thread.get_mut();

@@ -36,35 +36,35 @@ use crate::{
 };
 
 mod audit;
+mod background;
 mod claiming;
 mod flight;
 mod guard;
-mod keeper;
 mod lost;
 mod operator;
 mod probe;
 mod receipts;
 mod tally;
 
+use background::BackgroundRuntime;
 use claiming::ClaimLoop;
 pub use flight::Live;
 pub(crate) use flight::SentMark;
 use flight::{Ended, Flight, Flights, News};
 pub use guard::{Guard, Running};
-use keeper::BackgroundRuntime;
 use lost::LostClaims;
-pub use operator::{Deed, REASON_BYTES_MAX, Resolution, Resolved};
+pub use operator::{OperatorAction, REASON_BYTES_MAX, Resolution, Resolved};
 pub use probe::{Finding, Probe};
 pub use tally::{Count, Tally};
 
 /// Runs operations once. Clones share all state.
 #[derive(Debug, Clone)]
 pub struct Engine {
-    inner: Arc<Inner>,
+    inner: Arc<EngineState>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct EngineState {
     store: AnyStore,
     /// Claims that this engine holds: duplicates that wait for one of them are woken, and need not poll.
     flights: Flights,
@@ -138,7 +138,7 @@ impl Engine {
     /// An engine on a store.
     pub fn new(store: impl Store) -> Self {
         Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(EngineState {
                 store: AnyStore::new(store),
                 flights: Flights::new(),
                 lost: LostClaims::new(),

@@ -7,7 +7,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 use refrain::{
     AuditLog, Engine, ErrorKind, Intent, Key, Outcome, RecordId, Scope, Settled, Verdict,
     audit::{Check, Written, verify},
-    engine::{Deed, Finding, Probe, Resolution, Resolved},
+    engine::{Finding, OperatorAction, Probe, Resolution, Resolved},
     record::{Doubt, Erased, Reason},
     store::{Embedded, Memory},
 };
@@ -125,13 +125,13 @@ async fn operator_decisions_are_audited_with_actor_and_reason() {
     let mut running = granted(&engine, &intent("a")).await.start();
     let _ = running.doubt(Reason::Reset).await.unwrap();
     let record = id(&engine, "a");
-    let deed = Deed {
+    let action = OperatorAction {
         reason: "not in the ledger",
         actor: "token",
         by: Some("anna"),
     };
     let resolved = engine
-        .resolve(record, Resolution::NeverHappened, deed)
+        .resolve(record, Resolution::NeverHappened, action)
         .await;
     assert!(matches!(resolved.unwrap(), Resolved::TooEarly { .. }));
     assert_eq!(
@@ -144,7 +144,7 @@ async fn operator_decisions_are_audited_with_actor_and_reason() {
         remember: DAY,
     };
     assert_eq!(
-        engine.resolve(record, resolution, deed).await.unwrap(),
+        engine.resolve(record, resolution, action).await.unwrap(),
         Resolved::Applied
     );
     assert_eq!(

@@ -188,7 +188,7 @@ async fn many_short_flights_hide_no_long_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_keeper_has_the_store_swept() {
+async fn the_background_task_sweeps_the_store() {
     let store = Scripted::on_runtime_clock();
     let engine = Engine::new(store.clone());
     let mut brief = once();

@@ -20,7 +20,7 @@ pub(super) struct PartitionOffset {
 
 /// A message that waits for delivery.
 #[derive(Debug, Clone)]
-pub(super) struct Waiting {
+pub(super) struct WaitingMessage {
     pub(super) place: PartitionOffset,
     pub(super) message: Message,
     pub(super) attempt: u32,
@@ -29,17 +29,17 @@ pub(super) struct Waiting {
 
 /// State of all assigned partitions.
 #[derive(Debug, Default)]
-pub(super) struct Book {
-    parts: HashMap<i32, Part>,
+pub(super) struct PartitionBook {
+    parts: HashMap<i32, PartitionOffsets>,
     turns: u64,
     /// Partitions that have returned a message or their end.
     seen: BTreeSet<i32>,
     /// Fetched or nacked messages. Not sorted by due time: they are few.
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<WaitingMessage>,
 }
 
 #[derive(Debug)]
-struct Part {
+struct PartitionOffsets {
     turn: u64,
     /// Offsets of messages that are delivered or wait for delivery.
     open: BTreeSet<i64>,
@@ -47,14 +47,14 @@ struct Part {
     next: i64,
 }
 
-impl Book {
+impl PartitionBook {
     /// Adds a fetched message.
     pub(super) fn fetched(&mut self, partition: i32, offset: i64, message: Message) {
         self.seen.insert(partition);
         let Self { parts, turns, .. } = self;
         let part = parts.entry(partition).or_insert_with(|| {
             *turns += 1;
-            Part {
+            PartitionOffsets {
                 turn: *turns,
                 open: BTreeSet::new(),
                 next: offset,
@@ -68,7 +68,7 @@ impl Book {
             offset,
             turn,
         };
-        self.waiting.push_back(Waiting {
+        self.waiting.push_back(WaitingMessage {
             place,
             message,
             attempt: 1,
@@ -87,7 +87,7 @@ impl Book {
     }
 
     /// Takes up to `at_most` due messages, in the order in which they were added.
-    pub(super) fn take(&mut self, at_most: usize) -> Vec<Waiting> {
+    pub(super) fn take(&mut self, at_most: usize) -> Vec<WaitingMessage> {
         let now = Instant::now();
         let mut taken = Vec::new();
         let mut left = VecDeque::new();
@@ -126,7 +126,7 @@ impl Book {
         delay: Duration,
     ) {
         if self.part(place).is_some() {
-            self.waiting.push_back(Waiting {
+            self.waiting.push_back(WaitingMessage {
                 place,
                 message,
                 attempt: attempt + 1,
@@ -147,7 +147,7 @@ impl Book {
             .retain(|waiting| waiting.place.partition != partition);
     }
 
-    fn part(&mut self, place: PartitionOffset) -> Option<&mut Part> {
+    fn part(&mut self, place: PartitionOffset) -> Option<&mut PartitionOffsets> {
         let part = self.parts.get_mut(&place.partition)?;
         let is_open = part.turn == place.turn && part.open.contains(&place.offset);
         is_open.then_some(part)
@@ -161,8 +161,8 @@ mod tests {
 
     use super::*;
 
-    fn book(offsets: std::ops::Range<i64>) -> (Book, Vec<PartitionOffset>) {
-        let mut book = Book::default();
+    fn book(offsets: std::ops::Range<i64>) -> (PartitionBook, Vec<PartitionOffset>) {
+        let mut book = PartitionBook::default();
         offsets.for_each(|offset| book.fetched(0, offset, Message::default()));
         let places = book.take(100).iter().map(|it| it.place).collect();
         (book, places)

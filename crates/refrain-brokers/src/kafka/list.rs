@@ -1,8 +1,6 @@
 //! Lists the dead letters of a topic without joining the consumer group and without commits: reading changes
 //! nothing.
 
-use std::time::Instant;
-
 use rdkafka::{
     Message as _, Offset, TopicPartitionList,
     consumer::{BaseConsumer, Consumer, ConsumerContext},
@@ -13,18 +11,19 @@ use refrain::{
     clock::Timestamp,
     consume::{DeadLetter, Source},
 };
+use tokio::time::Instant;
 
-use super::{ANSWER_MAX, LOOK_EVERY, record, servers, settings, trouble, trouble::Voice};
+use super::{ANSWER_MAX, LOOK_EVERY, errors, errors::LastLogLine, record, servers, settings};
 
 pub(crate) async fn dead_letters(source: &Source, at_most: usize) -> Result<Vec<DeadLetter>> {
     let mut settings = settings(source)?;
     settings.set("enable.auto.commit", "false");
     let starts_at_end = settings.get("auto.offset.reset").is_some_and(is_end);
     let servers = servers(&settings);
-    let voice = Voice::default();
-    let consumer: BaseConsumer<Voice> = settings
+    let voice = LastLogLine::default();
+    let consumer: BaseConsumer<LastLogLine> = settings
         .create_with_context(voice.clone())
-        .map_err(|error| trouble::told(&servers, error))?;
+        .map_err(|error| errors::told(&servers, error))?;
     let topic = source.queue.clone();
     let shown = servers.clone();
     let reading = tokio::task::spawn_blocking(move || {
@@ -52,8 +51,8 @@ fn is_end(reset: &str) -> bool {
 /// A read of all partitions, from the group's committed offsets to the high watermarks.
 struct Listing {
     /// Has the group's name, for its committed offsets, and joins no group: its partitions are assigned by hand.
-    consumer: BaseConsumer<Voice>,
-    voice: Voice,
+    consumer: BaseConsumer<LastLogLine>,
+    voice: LastLogLine,
     servers: String,
     topic: String,
     /// Whether a group without a committed offset starts at the end.
@@ -104,7 +103,7 @@ impl Listing {
         while letters.len() < self.at_most {
             if heard.elapsed() > ANSWER_MAX {
                 return Err(
-                    trouble.unwrap_or_else(|| trouble::not_ready(&self.topic, 1, ANSWER_MAX))
+                    trouble.unwrap_or_else(|| errors::not_ready(&self.topic, 1, ANSWER_MAX))
                 );
             }
             let record = match self.consumer.poll(LOOK_EVERY) {
@@ -144,7 +143,7 @@ pub(super) fn partitions<C: ConsumerContext>(
     consumer: &impl Consumer<C>,
     topic: &str,
     servers: &str,
-    voice: &Voice,
+    voice: &LastLogLine,
 ) -> Result<Vec<i32>> {
     let found = consumer.fetch_metadata(Some(topic), ANSWER_MAX);
     let found = found.map_err(|error| voice.explain(servers, error, ErrorKind::Invalid))?;

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use super::{
     ANSWER,
     address::{Address, User},
-    trouble,
+    errors,
 };
 
 const CONNECT: Duration = Duration::from_secs(5);
@@ -20,12 +20,12 @@ const BACKOFF: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_
 
 /// The server's address and whether the connection is up.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct NatsConnection {
     pub(super) server: String,
     is_up: watch::Receiver<bool>,
 }
 
-impl Link {
+impl NatsConnection {
     pub(super) fn is_up(&self) -> bool {
         *self.is_up.borrow()
     }
@@ -38,7 +38,7 @@ impl Link {
     }
 }
 
-pub(super) async fn connect(address: &Address) -> Result<(Client, Arc<Link>)> {
+pub(super) async fn connect(address: &Address) -> Result<(Client, Arc<NatsConnection>)> {
     let server = address.shown();
     let (sender, is_up) = watch::channel(true);
     let sender = Arc::new(sender);
@@ -51,8 +51,8 @@ pub(super) async fn connect(address: &Address) -> Result<(Client, Arc<Link>)> {
     };
     let options = options(address).await?.event_callback(events);
     let client = options.connect(address.servers.clone()).await;
-    let client = client.map_err(|error| trouble::not_connected(&server, &error))?;
-    let link = Link { server, is_up };
+    let client = client.map_err(|error| errors::not_connected(&server, &error))?;
+    let link = NatsConnection { server, is_up };
     Ok((client, Arc::new(link)))
 }
 

@@ -11,7 +11,7 @@ use refrain::{
     consume::{DeadLetter, Message, Source},
 };
 
-use super::{NatsPublisher, codec, streams, trouble};
+use super::{NatsPublisher, codec, errors, streams};
 
 /// Wildcard that matches every subject.
 const ANY: &str = ">";
@@ -23,7 +23,7 @@ pub(crate) async fn dead_letters(source: &Source, at_most: usize) -> Result<Vec<
     };
     let what = format!("cannot list the stream {:?}", settings.name);
     let failed = |error: &(dyn std::error::Error + 'static)| {
-        trouble::failed(nats.server(), &what, None, error)
+        errors::failed(nats.server(), &what, None, error)
     };
     let stream = nats.context.get_stream(&settings.name).await;
     let stream = stream.map_err(|error| failed(&error))?;

@@ -8,7 +8,7 @@ use async_nats::jetstream::{
 };
 use refrain::{Error, ErrorKind, Result, consume::Message};
 
-use super::{NatsPublisher, codec, streams, trouble};
+use super::{NatsPublisher, codec, errors, streams};
 
 /// Publishes under a subject. If no stream has the subject, publishes to the stream of that name, or
 /// creates a stream.
@@ -80,12 +80,12 @@ fn failed(nats: &NatsPublisher, destination: &str, error: &PublishError) -> Erro
             let message = format!(
                 "{what} at NATS {}: {}; send a smaller message, or raise max_payload on the server",
                 nats.server(),
-                trouble::told(error)
+                errors::told(error)
             );
             Error::new(ErrorKind::Invalid, message)
         }
-        _ if !nats.link.is_up() => trouble::down(nats.server()),
-        _ => trouble::failed(nats.server(), &what, refusal_of(error), error),
+        _ if !nats.link.is_up() => errors::down(nats.server()),
+        _ => errors::failed(nats.server(), &what, refusal_of(error), error),
     }
 }
 

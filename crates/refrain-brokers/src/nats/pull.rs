@@ -11,7 +11,7 @@ use futures_util::StreamExt as _;
 use refrain::{Error, ErrorKind, Result, consume::Delivery};
 use tokio::time::{sleep, timeout};
 
-use super::{ANSWER, Nats, codec, ticket::JetTicket, trouble};
+use super::{ANSWER, Nats, codec, errors, ticket::JetTicket};
 
 /// Maximum number of messages per request.
 const BATCH_MAX: usize = 1_000;
@@ -34,17 +34,17 @@ pub(super) async fn pull(nats: &Nats, at_most: usize, wait: Duration) -> Result<
     }
     let link = &nats.publisher.link;
     if timeout(wait, link.up()).await.is_err() {
-        return Err(trouble::down(&link.server));
+        return Err(errors::down(&link.server));
     }
     // Until the server has said that there are no messages, no answer means that it is unavailable.
-    let mut state = Err(trouble::unavailable(&link.server, "no reply in time"));
+    let mut state = Err(errors::unavailable(&link.server, "no reply in time"));
     let trying = insist(nats, at_most, wait, &mut got, &mut state);
     let ended = timeout(wait + SLACK, trying).await;
     match ended {
         _ if !got.is_empty() => Ok(got),
         Ok(done) => done.map(|()| got),
         Err(_) if link.is_up() => state.map(|()| got),
-        Err(_) => Err(trouble::down(&link.server)),
+        Err(_) => Err(errors::down(&link.server)),
     }
 }
 
@@ -93,7 +93,7 @@ async fn at_once(nats: &Nats, at_most: usize, got: &mut Vec<Delivery>) -> Result
     // The client ends a request without a reply as if there were no messages, a little later than this.
     timeout(ANSWER, collecting)
         .await
-        .unwrap_or_else(|_| Err(trouble::unavailable(nats.publisher.server(), "no reply")))
+        .unwrap_or_else(|_| Err(errors::unavailable(nats.publisher.server(), "no reply")))
 }
 
 /// Collects all messages that a request returns.
@@ -103,7 +103,7 @@ async fn collect(
     got: &mut Vec<Delivery>,
 ) -> Result<()> {
     let server = nats.publisher.server();
-    let mut batch = batch.map_err(|error| trouble::unavailable(server, error))?;
+    let mut batch = batch.map_err(|error| errors::unavailable(server, error))?;
     while let Some(next) = batch.next().await {
         let next = next.map_err(|error| cannot(nats, &error.to_string()))?;
         let parts = codec::message_of(&next).zip(next.reply.clone());

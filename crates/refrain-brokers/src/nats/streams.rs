@@ -13,7 +13,7 @@ use refrain::{
     consume::{Guarantees, Source},
 };
 
-use super::{NatsPublisher, trouble};
+use super::{NatsPublisher, errors};
 
 /// Maximum of unacknowledged deliveries (`max_ack_pending`), including those nacked with a delay. At this
 /// limit JetStream stops delivering.
@@ -21,13 +21,13 @@ const HELD_MAX: i64 = 10_000;
 const UNLIMITED: i64 = -1;
 
 /// A consumer and its delivery guarantees.
-pub(super) struct Found {
+pub(super) struct FoundConsumer {
     pub(super) consumer: PullConsumer,
     pub(super) guarantees: Guarantees,
 }
 
 /// Finds or creates the stream and the consumer of a source.
-pub(super) async fn find(nats: &NatsPublisher, source: &Source) -> Result<Found> {
+pub(super) async fn find(nats: &NatsPublisher, source: &Source) -> Result<FoundConsumer> {
     let (stream, filter) = match locate(nats, &source.queue).await? {
         Some(found) => found,
         None => (make(nats, &source.queue).await?, None),
@@ -36,7 +36,7 @@ pub(super) async fn find(nats: &NatsPublisher, source: &Source) -> Result<Found>
     let settings = &consumer.cached_info().config;
     usable(nats, source, settings)?;
     let guarantees = guarantees(&stream, settings);
-    Ok(Found {
+    Ok(FoundConsumer {
         consumer,
         guarantees,
     })
@@ -60,10 +60,10 @@ pub(super) async fn locate(
                 GetStreamByNameErrorKind::NotFound => Ok(None),
                 GetStreamByNameErrorKind::InvalidSubject => Err(no_subject(queue)),
                 GetStreamByNameErrorKind::JetStream(refusal) => {
-                    Err(trouble::refused(nats.server(), &what(), &refusal))
+                    Err(errors::refused(nats.server(), &what(), &refusal))
                 }
                 GetStreamByNameErrorKind::Request => {
-                    Err(trouble::failed(nats.server(), &what(), None, &error))
+                    Err(errors::failed(nats.server(), &what(), None, &error))
                 }
             };
         }
@@ -85,9 +85,9 @@ async fn by_name(nats: &NatsPublisher, name: &str) -> Result<Option<stream::Conf
             Ok(None)
         }
         GetStreamErrorKind::JetStream(refusal) => {
-            Err(trouble::refused(nats.server(), &what, &refusal))
+            Err(errors::refused(nats.server(), &what, &refusal))
         }
-        _ => Err(trouble::failed(nats.server(), &what, None, &error)),
+        _ => Err(errors::failed(nats.server(), &what, None, &error)),
     }
 }
 
@@ -125,10 +125,10 @@ pub(super) async fn make(nats: &NatsPublisher, subject: &str) -> Result<stream::
     let what = format!("cannot create the stream {:?}", settings.name);
     match error.kind() {
         CreateStreamErrorKind::JetStream(refusal) => {
-            Err(trouble::refused(nats.server(), &what, &refusal))
+            Err(errors::refused(nats.server(), &what, &refusal))
         }
-        CreateStreamErrorKind::JetStreamUnavailable => Err(trouble::no_jetstream(nats.server())),
-        _ => Err(trouble::failed(nats.server(), &what, None, &error)),
+        CreateStreamErrorKind::JetStreamUnavailable => Err(errors::no_jetstream(nats.server())),
+        _ => Err(errors::failed(nats.server(), &what, None, &error)),
     }
 }
 
@@ -163,12 +163,12 @@ async fn consumer(
         let what = format!("the consumer {name:?} of the stream {stream:?}");
         match error.kind() {
             ConsumerErrorKind::JetStream(refusal) => {
-                trouble::refused(nats.server(), &what, &refusal)
+                errors::refused(nats.server(), &what, &refusal)
             }
             ConsumerErrorKind::InvalidConsumerType => {
                 not_ours(nats, &what, "it is a push consumer")
             }
-            _ => trouble::failed(nats.server(), &what, None, &error),
+            _ => errors::failed(nats.server(), &what, None, &error),
         }
     })
 }

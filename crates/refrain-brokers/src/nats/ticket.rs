@@ -8,12 +8,12 @@ use refrain::{
     consume::{Answer, Ticket},
 };
 
-use super::{NatsPublisher, connect::Link, trouble};
+use super::{NatsPublisher, connect::NatsConnection, errors};
 
 /// Acknowledgement handle of one delivery.
 pub(super) struct JetTicket {
     client: Client,
-    link: Arc<Link>,
+    link: Arc<NatsConnection>,
     /// The delivery's acknowledgement subject.
     reply: Subject,
 }
@@ -39,8 +39,8 @@ impl JetTicket {
                 );
                 Error::new(ErrorKind::Unavailable, message)
             }
-            _ if !self.link.is_up() => trouble::down(&self.link.server),
-            _ => trouble::unavailable(&self.link.server, error),
+            _ if !self.link.is_up() => errors::down(&self.link.server),
+            _ => errors::unavailable(&self.link.server, error),
         })
     }
 }

@@ -6,8 +6,8 @@ use refrain::{Backoff, Error, ErrorKind, Result, consume::Delivery};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{
-    Desk, Held,
-    link::{Ask, Link, Take},
+    QueueState, QueueTicket,
+    connection::{Ask, QueueConnection, Take},
     row::Taken,
 };
 
@@ -22,7 +22,7 @@ const NEXT: char = '\u{1}';
 /// State of the reader between fetches.
 #[derive(Debug)]
 pub(super) struct Reader {
-    link: Link,
+    link: QueueConnection,
     /// The group to start from, so that all groups get their turn.
     from: String,
     /// Whether the next take starts with grouped messages; alternates, so that neither kind starves the other.
@@ -30,7 +30,7 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    pub(super) fn new(link: Link) -> Self {
+    pub(super) fn new(link: QueueConnection) -> Self {
         Self {
             link,
             from: String::new(),
@@ -42,7 +42,7 @@ impl Reader {
         self.link.hang_up().await;
     }
 
-    async fn take(&mut self, desk: &Arc<Desk>, at_most: usize) -> Result<Vec<Delivery>> {
+    async fn take(&mut self, desk: &Arc<QueueState>, at_most: usize) -> Result<Vec<Delivery>> {
         self.are_groups_first = !self.are_groups_first;
         let mut taken = Vec::new();
         for is_grouped in [self.are_groups_first, !self.are_groups_first] {
@@ -64,7 +64,11 @@ impl Reader {
         Ok(taken)
     }
 
-    async fn take_grouped(&mut self, desk: &Arc<Desk>, at_most: usize) -> Result<Vec<Delivery>> {
+    async fn take_grouped(
+        &mut self,
+        desk: &Arc<QueueState>,
+        at_most: usize,
+    ) -> Result<Vec<Delivery>> {
         let from = std::mem::take(&mut self.from);
         let mut taken = self.take_from(desk, at_most, Some(&from)).await?;
         if taken.is_empty() && !from.is_empty() {
@@ -80,7 +84,7 @@ impl Reader {
 
     async fn take_from(
         &self,
-        desk: &Arc<Desk>,
+        desk: &Arc<QueueState>,
         at_most: usize,
         from: Option<&str>,
     ) -> Result<Vec<Delivery>> {
@@ -107,8 +111,8 @@ impl Reader {
     }
 }
 
-fn delivery(desk: &Arc<Desk>, holder: i64, taken: Taken) -> Delivery {
-    let ticket = Held {
+fn delivery(desk: &Arc<QueueState>, holder: i64, taken: Taken) -> Delivery {
+    let ticket = QueueTicket {
         desk: desk.clone(),
         id: taken.id,
         holder,
@@ -123,7 +127,7 @@ fn delivery(desk: &Arc<Desk>, holder: i64, taken: Taken) -> Delivery {
 
 /// Fetches the next deliveries; waits for the first one, and retries while the server is unavailable.
 pub(super) async fn fetch(
-    desk: Arc<Desk>,
+    desk: Arc<QueueState>,
     at_most: usize,
     wait: Duration,
 ) -> Result<Vec<Delivery>> {

@@ -7,7 +7,7 @@ use refrain::Result;
 use tokio::{sync::Mutex, time::timeout};
 use tokio_rustls::rustls::crypto::ring;
 
-use super::{ANSWER, address::Address, trouble};
+use super::{ANSWER, address::Address, errors};
 
 /// Timeout of the whole handshake.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -15,12 +15,12 @@ const CONNECT: Duration = Duration::from_secs(10);
 pub(super) const GOODBYE: u16 = 200;
 
 /// Holds at most one connection and reconnects on demand.
-pub(super) struct Desk {
+pub(super) struct RabbitConnection {
     address: Address,
     connection: Mutex<Option<Arc<Connection>>>,
 }
 
-impl Desk {
+impl RabbitConnection {
     pub(super) fn new(address: Address) -> Self {
         Self {
             address,
@@ -40,7 +40,7 @@ impl Desk {
         }
         *place = None;
         let made = timeout(CONNECT, connect(&self.address)).await;
-        let made = made.map_err(|_| trouble::silent(self.server()))??;
+        let made = made.map_err(|_| errors::silent(self.server()))??;
         let connection = Arc::new(made);
         *place = Some(connection.clone());
         Ok(connection)
@@ -61,7 +61,7 @@ impl Desk {
 }
 
 pub(super) async fn channel(connection: &Connection, server: &str) -> Result<Channel> {
-    trouble::answered(server, connection.create_channel()).await
+    errors::answered(server, connection.create_channel()).await
 }
 
 async fn connect(address: &Address) -> Result<Connection> {
@@ -70,11 +70,11 @@ async fn connect(address: &Address) -> Result<Connection> {
         let _ = ring::default_provider().install_default();
     }
     let properties = ConnectionProperties::default().with_connection_name("refrain".into());
-    let builder = ConnectionBuilder::new().map_err(|error| trouble::of(&address.shown, &error))?;
+    let builder = ConnectionBuilder::new().map_err(|error| errors::of(&address.shown, &error))?;
     let connecting = builder
         .with_uri(address.uri.clone())
         .with_properties(properties)
         .with_tls_config(address.tls()?);
     let connected = connecting.connect().await;
-    connected.map_err(|error| trouble::of(&address.shown, &error))
+    connected.map_err(|error| errors::of(&address.shown, &error))
 }

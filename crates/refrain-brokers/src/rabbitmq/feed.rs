@@ -17,9 +17,8 @@ use refrain::{Backoff, Error, ErrorKind, Result, consume::Delivery};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
-    Rabbit, codec, connect, queues,
+    Rabbit, codec, connect, errors, queues,
     ticket::{Held, RabbitTicket},
-    trouble,
 };
 
 /// Maximum of unacknowledged deliveries; the server stores the prefetch count in 16 bits.
@@ -120,14 +119,14 @@ impl Feed {
         let server = rabbit.desk.server();
         let channel = connect::channel(&self.connection, server).await?;
         let limiting = channel.basic_qos(prefetch, BasicQosOptions::default());
-        trouble::answered(server, limiting).await?;
+        errors::answered(server, limiting).await?;
         let consuming = channel.basic_consume(
             queues::name(&rabbit.queue)?,
             tag(&rabbit.consumer, self.arriving.len()),
             BasicConsumeOptions::default(),
             FieldTable::default(),
         );
-        trouble::answered(server, consuming).await
+        errors::answered(server, consuming).await
     }
 
     fn delivery(

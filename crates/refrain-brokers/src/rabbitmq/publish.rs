@@ -10,7 +10,7 @@ use lapin::{
 use refrain::{Error, ErrorKind, Result, consume::Message};
 use tokio::sync::Semaphore;
 
-use super::{RabbitPublisher, codec, queues, trouble};
+use super::{RabbitPublisher, codec, errors, queues};
 
 /// Maximum of messages that wait for a confirmation, each on its own channel.
 const CHANNELS_MAX: usize = 64;
@@ -108,7 +108,7 @@ pub(super) async fn send(
         sent.await?.await
     };
     // A channel without a timely answer is not reused: the late answer would be taken for the next message's.
-    let confirmed = trouble::answered(rabbit.server(), publishing).await?;
+    let confirmed = errors::answered(rabbit.server(), publishing).await?;
     let is_refused = confirmed.is_nack();
     let is_returned = confirmed.take_message().is_some();
     rabbit.pool.give_back(channel);
@@ -122,7 +122,7 @@ pub(super) async fn send(
 async fn confirming(rabbit: &RabbitPublisher) -> Result<Channel> {
     let channel = rabbit.desk.channel().await?;
     let selecting = channel.confirm_select(ConfirmSelectOptions::default());
-    trouble::answered(rabbit.server(), selecting).await?;
+    errors::answered(rabbit.server(), selecting).await?;
     Ok(channel)
 }
 

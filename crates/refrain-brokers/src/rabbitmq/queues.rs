@@ -10,7 +10,7 @@ use lapin::{
 use refrain::{Error, ErrorKind, Result};
 use tokio::time::{sleep, timeout};
 
-use super::{ANSWER, connect, trouble};
+use super::{ANSWER, connect, errors};
 
 /// A server killed right after it declares a quorum queue may lose the queue and its messages, because it
 /// persists the declaration up to 0.5 s later. So a new queue stays empty for this time.
@@ -48,7 +48,7 @@ pub(super) async fn declare(
 ) -> Result<()> {
     let channel = connect::channel(connection, server).await?;
     let declaring = channel.queue_declare(queue, QueueDeclareOptions::durable(), arguments);
-    trouble::answered(server, declaring).await.map(|_| ())
+    errors::answered(server, declaring).await.map(|_| ())
 }
 
 /// Checks whether a queue exists, on a separate channel, because a missing queue closes the channel.
@@ -61,10 +61,10 @@ pub(super) async fn is_there(
     let passive = QueueDeclareOptions::durable().passive();
     let asking = channel.queue_declare(queue.clone(), passive, FieldTable::default());
     let asked = timeout(ANSWER, asking).await;
-    match asked.map_err(|_| trouble::silent(server))? {
+    match asked.map_err(|_| errors::silent(server))? {
         Ok(_) => Ok(true),
-        Err(error) if trouble::code(&error) == Some(trouble::NOT_FOUND) => Ok(false),
-        Err(error) => Err(trouble::of(server, &error)),
+        Err(error) if errors::code(&error) == Some(errors::NOT_FOUND) => Ok(false),
+        Err(error) => Err(errors::of(server, &error)),
     }
 }
 

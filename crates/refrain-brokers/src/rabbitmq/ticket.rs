@@ -19,7 +19,7 @@ use refrain::{
 };
 use tokio::runtime::Handle;
 
-use super::{RabbitPublisher, codec, delay, trouble};
+use super::{RabbitPublisher, codec, delay, errors};
 
 /// Number of unsettled deliveries.
 pub(super) type Held = Arc<AtomicUsize>;
@@ -39,26 +39,26 @@ pub(super) struct RabbitTicket {
 impl RabbitTicket {
     async fn acknowledge(&self) -> Result<()> {
         let told = self.acker.ack(BasicAckOptions::default());
-        self.known(trouble::answered(self.publisher.server(), told).await?)
+        self.known(errors::answered(self.publisher.server(), told).await?)
     }
 
     async fn give_back(&self) -> Result<()> {
         let told = self.acker.nack(requeue());
-        self.known(trouble::answered(self.publisher.server(), told).await?)
+        self.known(errors::answered(self.publisher.server(), told).await?)
     }
 
     /// Returns an error if the delivery's channel is gone: the server then requeues the message.
     fn known(&self, is_told: bool) -> Result<()> {
         match is_told {
             true => Ok(()),
-            false => Err(trouble::taken_back(self.publisher.server())),
+            false => Err(errors::taken_back(self.publisher.server())),
         }
     }
 
     async fn put_off(&self, time: Duration) -> Result<()> {
         if !self.acker.usable() {
             // The server has requeued the message already; a delayed copy would be a duplicate.
-            return Err(trouble::taken_back(self.publisher.server()));
+            return Err(errors::taken_back(self.publisher.server()));
         }
         let properties = codec::waiting(&self.properties, self.attempt, &self.subject);
         let (rabbit, queue) = (&self.publisher, &self.queue);

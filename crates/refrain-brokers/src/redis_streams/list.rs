@@ -13,8 +13,8 @@ use refrain::{
 use super::{
     address::Address,
     choose_crypto,
+    connection::StreamConnection,
     entry::{self, Fields},
-    line::Line,
 };
 
 /// The id before the first entry of a stream.
@@ -25,7 +25,7 @@ type Entries = Vec<(String, Fields)>;
 pub(crate) async fn dead_letters(source: &Source, at_most: usize) -> Result<Vec<DeadLetter>> {
     let address = Address::parse(source.url.as_str())?;
     choose_crypto();
-    let line = Line::new(&address)?;
+    let line = StreamConnection::new(&address)?;
     let stream = &source.queue;
     let kind: String = line.ask_again(cmd("TYPE").arg(stream)).await?;
     if kind == "none" {
@@ -58,7 +58,7 @@ pub(crate) async fn dead_letters(source: &Source, at_most: usize) -> Result<Vec<
 }
 
 /// Id of the last entry delivered to the group; `None` if the group does not exist.
-async fn handed_out(line: &Line, source: &Source) -> Result<Option<String>> {
+async fn handed_out(line: &StreamConnection, source: &Source) -> Result<Option<String>> {
     let groups: Vec<HashMap<String, Value>> = line
         .ask_again(cmd("XINFO").arg("GROUPS").arg(&source.queue))
         .await?;
@@ -73,7 +73,7 @@ async fn handed_out(line: &Line, source: &Source) -> Result<Option<String>> {
 }
 
 /// Ids of the pending entries.
-async fn pending(line: &Line, source: &Source, at_most: usize) -> Result<Vec<String>> {
+async fn pending(line: &StreamConnection, source: &Source, at_most: usize) -> Result<Vec<String>> {
     let mut asked = cmd("XPENDING");
     asked.arg(&source.queue).arg(&source.consumer);
     asked.arg("-").arg("+").arg(at_most);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use ::redis::{RedisError, Script, cmd};
 use refrain::{Error, ErrorKind, Result};
 
-use super::{Seat, line::Line, millis};
+use super::{StreamMember, connection::StreamConnection, millis};
 
 /// The first version with XAUTOCLAIM, which claims overdue entries in one command.
 const VERSION_MIN: (u32, u32) = (6, 2);
@@ -13,7 +13,7 @@ const VERSION_MIN: (u32, u32) = (6, 2);
 const SILENT_MAX: Duration = Duration::from_secs(86_400);
 
 /// Checks that the server supports streams, and warns if its settings may lose them.
-pub(super) async fn look(line: &Line) -> Result<()> {
+pub(super) async fn look(line: &StreamConnection) -> Result<()> {
     let info: String = line.ask_again(&cmd("INFO")).await?;
     let shown = &line.shown;
     let fact = |name: &str| {
@@ -44,7 +44,7 @@ pub(super) async fn look(line: &Line) -> Result<()> {
 }
 
 /// Creates the group if missing, and removes members that ended long ago.
-pub(super) async fn join(seat: &Seat) -> Result<()> {
+pub(super) async fn join(seat: &StreamMember) -> Result<()> {
     let start = if seat.settings.starts_new { "$" } else { "0" };
     make_group(seat, start).await?;
     tidy(seat, "").await.map(drop)
@@ -52,8 +52,8 @@ pub(super) async fn join(seat: &Seat) -> Result<()> {
 
 /// Creates the group again, from the beginning of the stream, so that no entry is skipped; handled messages
 /// are known by their keys.
-pub(super) async fn join_again(seat: &Seat) -> Result<()> {
-    let Seat { stream, group, .. } = seat;
+pub(super) async fn join_again(seat: &StreamMember) -> Result<()> {
+    let StreamMember { stream, group, .. } = seat;
     tracing::warn!(
         stream,
         group,
@@ -63,7 +63,7 @@ pub(super) async fn join_again(seat: &Seat) -> Result<()> {
 }
 
 /// Removes this member if it has no pending entries.
-pub(super) async fn leave(seat: &Seat) -> Result<()> {
+pub(super) async fn leave(seat: &StreamMember) -> Result<()> {
     match tidy(seat, &seat.consumer).await {
         Err(error) if error.kind() != ErrorKind::Unavailable => Err(error),
         // If the server is unavailable, another member's join removes this one later.
@@ -71,7 +71,7 @@ pub(super) async fn leave(seat: &Seat) -> Result<()> {
     }
 }
 
-async fn make_group(seat: &Seat, start: &str) -> Result<()> {
+async fn make_group(seat: &StreamMember, start: &str) -> Result<()> {
     let mut create = cmd("XGROUP");
     create.arg("CREATE").arg(&seat.stream).arg(&seat.group);
     create.arg(start).arg("MKSTREAM");
@@ -87,7 +87,7 @@ fn is_there_already(error: &Error) -> bool {
     source.is_some_and(|source| source.code() == Some("BUSYGROUP"))
 }
 
-async fn tidy(seat: &Seat, leaving: &str) -> Result<i64> {
+async fn tidy(seat: &StreamMember, leaving: &str) -> Result<i64> {
     let script = Script::new(include_str!("../../lua/streams-tidy.lua"));
     let mut tidy = script.prepare_invoke();
     tidy.key(&seat.stream).arg(&seat.group);

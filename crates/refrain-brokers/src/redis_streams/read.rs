@@ -7,12 +7,12 @@ use refrain::{Backoff, Result, consume::Delivery};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{
-    Seat,
+    StreamMember,
+    connection::ANSWER_MAX,
     entry::Fields,
-    line::ANSWER_MAX,
+    errors::{is_broken, is_no_group},
     meet::join_again,
     millis,
-    trouble::{is_broken, is_no_group},
 };
 
 /// Bounds of the interval between checks for overdue entries, which is `ack_wait` / 8.
@@ -57,7 +57,7 @@ impl Reader {
 
 /// Fetches the next deliveries; waits for the first one, and retries while the server is unavailable.
 pub(super) async fn fetch(
-    seat: Arc<Seat>,
+    seat: Arc<StreamMember>,
     at_most: usize,
     wait: Duration,
 ) -> Result<Vec<Delivery>> {
@@ -92,7 +92,7 @@ pub(super) async fn fetch(
 impl Reader {
     async fn fetch_once(
         &mut self,
-        seat: &Arc<Seat>,
+        seat: &Arc<StreamMember>,
         at_most: usize,
         deadline: Instant,
     ) -> RedisResult<Vec<Delivery>> {
@@ -114,7 +114,11 @@ impl Reader {
     }
 
     /// Claims entries that are pending for longer than `ack_wait`, and nacked entries that are due.
-    async fn overdue(&mut self, seat: &Arc<Seat>, at_most: usize) -> RedisResult<Vec<Delivery>> {
+    async fn overdue(
+        &mut self,
+        seat: &Arc<StreamMember>,
+        at_most: usize,
+    ) -> RedisResult<Vec<Delivery>> {
         let mut script = self.overdue.prepare_invoke();
         script.key(&seat.stream).key(&seat.later);
         script.arg(&seat.group).arg(&seat.consumer);
@@ -143,7 +147,7 @@ impl Reader {
     /// Reads entries that were not yet delivered to the group.
     async fn fresh(
         &mut self,
-        seat: &Arc<Seat>,
+        seat: &Arc<StreamMember>,
         at_most: usize,
         block: Duration,
     ) -> RedisResult<Vec<Delivery>> {

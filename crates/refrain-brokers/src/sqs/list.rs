@@ -13,7 +13,7 @@ use refrain::{
     consume::{DeadLetter, Source},
 };
 
-use super::{BATCH_MAX, Seat, Sqs, body, trouble::told};
+use super::{BATCH_MAX, Sqs, SqsQueue, body, errors::told};
 
 /// How long a letter stays hidden if the listing ends before it makes the letter visible again.
 const HIDDEN_FOR: Duration = Duration::from_secs(30);
@@ -33,7 +33,11 @@ pub(crate) async fn dead_letters(source: &Source, at_most: usize) -> Result<Vec<
     Ok(letters)
 }
 
-async fn read(seat: &Seat, at_most: usize, handles: &mut Vec<String>) -> Result<Vec<DeadLetter>> {
+async fn read(
+    seat: &SqsQueue,
+    at_most: usize,
+    handles: &mut Vec<String>,
+) -> Result<Vec<DeadLetter>> {
     let mut letters = Vec::new();
     let mut ids = HashSet::new();
     while letters.len() < at_most {
@@ -61,8 +65,8 @@ fn letter(queue: &str, received: Received) -> DeadLetter {
 }
 
 /// Makes the letters visible to other consumers.
-async fn show(seat: &Seat, handles: &[String]) -> Result<()> {
-    let Seat {
+async fn show(seat: &SqsQueue, handles: &[String]) -> Result<()> {
+    let SqsQueue {
         client, queue, url, ..
     } = seat;
     for handles in handles.chunks(BATCH_MAX) {

@@ -13,7 +13,7 @@ use refrain::{
     clock::Timestamp,
 };
 
-use super::{AuditLocation, Failure, UNREACHABLE, USAGE, code, print, walked};
+use super::{AuditFailure, AuditLocation, UNREACHABLE, USAGE, code, print, walked};
 
 /// Selects entries and their output format
 #[derive(Debug, clap::Args)]
@@ -62,7 +62,7 @@ enum Format {
 }
 
 impl Export {
-    pub(super) fn run(&self) -> Result<u8, Failure> {
+    pub(super) fn run(&self) -> Result<u8, AuditFailure> {
         let records = self.records()?;
         let folder = self.place.folder()?;
         let mut out = self.open()?;
@@ -87,7 +87,7 @@ impl Export {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             Err(error) => {
                 let message = format!("refrain: cannot write the entries: {error}");
-                return Err(Failure::new(UNREACHABLE, message));
+                return Err(AuditFailure::new(UNREACHABLE, message));
             }
             Ok(()) => {}
         }
@@ -95,7 +95,7 @@ impl Export {
         Ok(code(&found))
     }
 
-    fn open(&self) -> Result<Box<dyn Write>, Failure> {
+    fn open(&self) -> Result<Box<dyn Write>, AuditFailure> {
         let Some(file) = &self.output else {
             return Ok(Box::new(BufWriter::new(io::stdout().lock())));
         };
@@ -103,15 +103,15 @@ impl Export {
         options.write(true).create(true).truncate(true).mode(0o600);
         let opened = options.open(file).map_err(|error| {
             let message = format!("refrain: cannot write {}: {error}", file.display());
-            Failure::new(UNREACHABLE, message)
+            AuditFailure::new(UNREACHABLE, message)
         })?;
         Ok(Box::new(BufWriter::new(opened)))
     }
 
-    fn records(&self) -> Result<Vec<RecordId>, Failure> {
+    fn records(&self) -> Result<Vec<RecordId>, AuditFailure> {
         let records = self.records.iter().map(|text| {
             text.parse().map_err(|error| {
-                Failure::new(USAGE, format!("refrain: --record `{text}`: {error}"))
+                AuditFailure::new(USAGE, format!("refrain: --record `{text}`: {error}"))
             })
         });
         records.collect()

@@ -1,6 +1,6 @@
 //! The review: a reviewer's questions about duplicates, answered from the files of the project.
 //!
-//! Each question has a function that inspects the [`Facts`] and returns lines: done, open or not applicable.
+//! Each question has a function that inspects the [`ReviewInput`] and returns lines: done, open or not applicable.
 
 use std::{
     fs,
@@ -24,7 +24,7 @@ use refrain_plan::Consumer;
 use tested::Tested;
 
 use super::Form;
-use crate::{find::Found, marks::Marks};
+use crate::{find::FoundFiles, marks::Marks};
 
 /// The result of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -66,7 +66,7 @@ pub(super) struct Review {
 }
 
 /// The inputs of a review.
-struct Facts {
+struct ReviewInput {
     file: PathBuf,
     /// The text of the file, to find line numbers in.
     text: String,
@@ -80,7 +80,7 @@ struct Facts {
 }
 
 /// A question: its id, its title, and the function that answers it.
-type Question = (&'static str, &'static str, fn(&Facts) -> Vec<Line>);
+type Question = (&'static str, &'static str, fn(&ReviewInput) -> Vec<Line>);
 
 const QUESTIONS: [Question; 11] = [
     (
@@ -152,8 +152,8 @@ impl Review {
         openapi: Option<&Path>,
     ) -> Result<Self, String> {
         let text = fs::read_to_string(file).unwrap_or_default();
-        let found = Found::in_folder(folder_of(file));
-        let facts = Facts {
+        let found = FoundFiles::in_folder(folder_of(file));
+        let facts = ReviewInput {
             marks: Marks::of(&text),
             text,
             tested: Tested::find(file, verify)?,
@@ -226,7 +226,7 @@ impl Line {
     }
 }
 
-impl Facts {
+impl ReviewInput {
     /// File and line of the first quoted use of this name, or the file alone.
     fn place(&self, name: &str) -> String {
         let quoted = [format!("\"{name}\""), format!("'{name}'")];
@@ -310,7 +310,7 @@ fn listed(names: &[String]) -> String {
 }
 
 /// One line of advice for each of a few operations, or a single line for many.
-fn folded(facts: &Facts, names: &[String], one: &str, many: &str, fix: &str) -> Vec<Line> {
+fn folded(facts: &ReviewInput, names: &[String], one: &str, many: &str, fix: &str) -> Vec<Line> {
     match names.len() > NAMED_MAX {
         true => {
             let why = format!("{} operations {many}: {}", names.len(), listed(names));

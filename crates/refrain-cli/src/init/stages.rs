@@ -10,7 +10,7 @@ use super::{
     existing::Existing,
     source::Source,
 };
-use crate::{find::Found, plan::Described};
+use crate::{find::FoundFiles, plan::Described};
 
 mod operations;
 mod settings;
@@ -18,7 +18,7 @@ mod settings;
 /// The inputs of the guide.
 pub(crate) struct Ground<'g> {
     pub(crate) folder: &'g Path,
-    pub(crate) found: Found,
+    pub(crate) found: FoundFiles,
     pub(crate) given: Given,
     pub(crate) existing: Existing,
     pub(crate) source: Source,

@@ -41,7 +41,7 @@ impl Drop for Serving {
 
 /// The state that the endpoints report.
 #[derive(Clone)]
-pub(super) struct Told {
+pub(super) struct AdminState {
     /// The store for claims, without which no message is handled.
     pub(super) store: AnyStore,
     pub(super) tallies: Tallies,
@@ -50,7 +50,7 @@ pub(super) struct Told {
     pub(super) audit: Option<AuditLog>,
 }
 
-pub(super) async fn serve(address: SocketAddr, told: Told) -> Result<Serving, Failure> {
+pub(super) async fn serve(address: SocketAddr, told: AdminState) -> Result<Serving, Failure> {
     let listener = listen(address).await?;
     say(format!("admin http://{}", listener.local_addr()?));
     let routes = Router::new()
@@ -62,7 +62,7 @@ pub(super) async fn serve(address: SocketAddr, told: Told) -> Result<Serving, Fa
     Ok(Serving(task.abort_handle()))
 }
 
-async fn ready(State(told): State<Told>) -> (StatusCode, String) {
+async fn ready(State(told): State<AdminState>) -> (StatusCode, String) {
     if *told.stopping.borrow() {
         return (StatusCode::SERVICE_UNAVAILABLE, "stopping\n".into());
     }
@@ -72,7 +72,7 @@ async fn ready(State(told): State<Told>) -> (StatusCode, String) {
     }
 }
 
-impl Told {
+impl AdminState {
     /// Every condition that keeps messages from being handled, one per line.
     async fn troubles(&self) -> String {
         let mut troubles = String::new();
@@ -94,7 +94,7 @@ impl Told {
     }
 }
 
-async fn metrics(State(told): State<Told>) -> Result<impl IntoResponse, StatusCode> {
+async fn metrics(State(told): State<AdminState>) -> Result<impl IntoResponse, StatusCode> {
     let mut registry = Registry::with_prefix("refrain");
     let messages = Family::<[(&str, String); 2], Counter>::default();
     for (name, tally) in &told.tallies {

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header, request::Parts};
 use refrain::{
     Key, Outcome, Receipts as _, RecordId, Store as _,
-    engine::{Deed, Resolution, Resolved},
+    engine::{OperatorAction, Resolution, Resolved},
     outcome::Packer,
     policy::{Terms, units},
     record::Erased,
@@ -136,8 +136,8 @@ pub(super) async fn resolve(
     let (r#as, reason, by) = (finding.r#as, finding.reason.clone(), finding.by.clone());
     let resolution = resolution(&admin, finding)?;
     let engine = admin.layer.engine();
-    let deed = deed(&admin, &reason, by.as_deref());
-    match engine.resolve(id, resolution, deed).await? {
+    let action = action(&admin, &reason, by.as_deref());
+    match engine.resolve(id, resolution, action).await? {
         Resolved::Applied => {
             let found = match r#as {
                 As::Completed => "completed",
@@ -244,12 +244,12 @@ struct Erasing {
 }
 
 /// The audit entry of an operator action: `actor` is how the caller got access, `by` is only the caller's claim.
-fn deed<'a>(admin: &Admin, reason: &'a str, by: Option<&'a str>) -> Deed<'a> {
+fn action<'a>(admin: &Admin, reason: &'a str, by: Option<&'a str>) -> OperatorAction<'a> {
     let actor = match admin.token {
         Some(_) => "token",
         None => "loopback",
     };
-    Deed { reason, actor, by }
+    OperatorAction { reason, actor, by }
 }
 
 pub(super) async fn erase(
@@ -259,8 +259,8 @@ pub(super) async fn erase(
 ) -> AdminResult {
     let id = parse_id(&id)?;
     let erasing: Erasing = parse(&body?, r#"send {"reason":"why it is deleted"}"#)?;
-    let deed = deed(&admin, &erasing.reason, erasing.by.as_deref());
-    match admin.layer.engine().erase(id, deed).await? {
+    let action = action(&admin, &erasing.reason, erasing.by.as_deref());
+    match admin.layer.engine().erase(id, action).await? {
         Erased::Gone => Ok(Json(json!({ "id": id.to_string(), "erased": true }))),
         Erased::Absent => Err(absent(id)),
         Erased::InFlight => Err(Refusal::conflict(

@@ -26,7 +26,7 @@ use tokio::{
 use super::{
     ClientBody,
     front::{Front, FrontResponse, Fronted, Fronting},
-    head::{self, Head, Refused, RequestTraits},
+    head::{self, RefusedHead, RequestHead, RequestTraits},
     inlet::{GoOn, Inlet, Serving},
     linger::linger,
     reply::{self, Reply},
@@ -63,8 +63,8 @@ pub(super) struct Connection {
 
 /// Result of waiting for the next request of a client.
 enum ConnectionStep {
-    Request(Head, ClientBody),
-    Refused(Refused),
+    Request(RequestHead, ClientBody),
+    BadHead(RefusedHead),
     /// No more requests: the client closed the connection, or the proxy is draining.
     End,
 }
@@ -157,7 +157,7 @@ impl Connection {
                 let after = match poll_fn(|context| self.poll_next(context)).await? {
                     ConnectionStep::End => return Ok(()),
                     ConnectionStep::Request(head, body) => self.request(head, body).await?,
-                    ConnectionStep::Refused(refused) => Box::pin(self.refuse(refused)).await?,
+                    ConnectionStep::BadHead(refused) => Box::pin(self.refuse(refused)).await?,
                 };
                 match after {
                     After::Next if self.drained().await => {}
@@ -168,7 +168,7 @@ impl Connection {
         }
     }
 
-    async fn refuse(&mut self, refused: Refused) -> io::Result<After> {
+    async fn refuse(&mut self, refused: RefusedHead) -> io::Result<After> {
         let answer = self.front.refuse(refused.code, refused.why);
         let mut leaving = self.leaving(answer, RequestTraits::nothing());
         poll_fn(|context| self.poll_send(&mut leaving, context)).await?;
@@ -193,11 +193,11 @@ impl Connection {
                     };
                     return Poll::Ready(Ok(ConnectionStep::Request(head, body)));
                 }
-                Err(refused) => return Poll::Ready(Ok(ConnectionStep::Refused(refused))),
+                Err(refused) => return Poll::Ready(Ok(ConnectionStep::BadHead(refused))),
             }
             let is_begun = !reading.input.bytes.is_empty();
             if is_begun && self.client.has_timed_out() {
-                return Poll::Ready(Ok(ConnectionStep::Refused(Refused::late())));
+                return Poll::Ready(Ok(ConnectionStep::BadHead(RefusedHead::late())));
             }
             match is_begun {
                 true => self.client.note_head(),
@@ -219,7 +219,7 @@ impl Connection {
     )]
     fn request(
         &mut self,
-        head: Head,
+        head: RequestHead,
         body: ClientBody,
     ) -> impl Future<Output = io::Result<After>> + Send {
         async move {

@@ -39,7 +39,7 @@ fn spare() -> Box<request::Parts> {
 
 /// The head of a request, and the framing of its body.
 #[derive(Debug)]
-pub(super) struct Head {
+pub(super) struct RequestHead {
     /// Boxed, because it is moved often.
     pub(super) parts: Box<request::Parts>,
     pub(super) framing: Framing,
@@ -74,13 +74,13 @@ impl RequestTraits {
 
 /// Why a head is refused.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Refused {
+pub(super) struct RefusedHead {
     pub(super) code: Code,
     /// Explanation for the client.
     pub(super) why: &'static str,
 }
 
-impl Refused {
+impl RefusedHead {
     fn new(code: Code, why: &'static str) -> Self {
         Self { code, why }
     }
@@ -92,7 +92,7 @@ impl Refused {
     }
 }
 
-impl From<Broken> for Refused {
+impl From<Broken> for RefusedHead {
     fn from(Broken(why): Broken) -> Self {
         Self::new(Code::RequestMalformed, why)
     }
@@ -100,13 +100,13 @@ impl From<Broken> for Refused {
 
 /// Parser state that a connection keeps between reads.
 #[derive(Debug, Default)]
-pub(super) struct Heads {
+pub(super) struct RequestHeadParser {
     names: Names,
     /// Offset of the first line that is not complete yet.
     start: usize,
 }
 
-impl Heads {
+impl RequestHeadParser {
     /// Takes a head off the front of the input; `None` if it is incomplete.
     ///
     /// # Errors
@@ -115,7 +115,7 @@ impl Heads {
         &mut self,
         input: &mut BytesMut,
         limits: Limits,
-    ) -> Result<Option<Head>, Refused> {
+    ) -> Result<Option<RequestHead>, RefusedHead> {
         if self.start == 0 {
             check_start(input)?;
         }
@@ -136,26 +136,26 @@ impl Heads {
 }
 
 /// The refusal for a head that is too large, depending on which part is.
-fn too_large(head: &[u8], limits: Limits) -> Refused {
+fn too_large(head: &[u8], limits: Limits) -> RefusedHead {
     let line = head.iter().position(|byte| *byte == b'\n');
     let first = line.unwrap_or(head.len());
     if first > TARGET_BYTES_MAX.min(limits.bytes_max) {
         return target_too_long();
     }
     let why = "The request head is too large; send fewer or shorter headers.";
-    Refused::new(Code::HeadTooLarge, why)
+    RefusedHead::new(Code::HeadTooLarge, why)
 }
 
-fn target_too_long() -> Refused {
+fn target_too_long() -> RefusedHead {
     let why = "The request target is too long; send a shorter one.";
-    Refused::new(Code::TargetTooLong, why)
+    RefusedHead::new(Code::TargetTooLong, why)
 }
 
 fn read<'h>(
     bytes: &'h Bytes,
     fields: &mut [MaybeUninit<httparse::Header<'h>>],
     names: &mut Names,
-) -> Result<Head, Refused> {
+) -> Result<RequestHead, RefusedHead> {
     let mut parsed = httparse::Request::new(&mut []);
     let complete = httparse::ParserConfig::default()
         .parse_request_with_uninit_headers(&mut parsed, bytes, fields)
@@ -180,18 +180,18 @@ fn read<'h>(
         parts.headers.remove(header::CONTENT_LENGTH);
     }
     let asked = asked(&parts, &said);
-    Ok(Head {
+    Ok(RequestHead {
         parts,
         framing,
         asked,
     })
 }
 
-fn refused(error: httparse::Error) -> Refused {
+fn refused(error: httparse::Error) -> RefusedHead {
     let why = match error {
         httparse::Error::TooManyHeaders => {
             let why = "The request has too many headers; send fewer.";
-            return Refused::new(Code::HeadTooLarge, why);
+            return RefusedHead::new(Code::HeadTooLarge, why);
         }
         httparse::Error::HeaderName => "A header name is malformed.",
         httparse::Error::HeaderValue | httparse::Error::NewLine => "A header line is malformed.",
@@ -210,7 +210,7 @@ fn method_of(method: &str) -> Result<Method, Broken> {
     Method::from_bytes(method.as_bytes()).map_err(|_| Broken("Malformed method."))
 }
 
-fn target_of(target: Bytes) -> Result<Uri, Refused> {
+fn target_of(target: Bytes) -> Result<Uri, RefusedHead> {
     if target.len() > TARGET_BYTES_MAX {
         return Err(target_too_long());
     }

@@ -11,7 +11,7 @@ use http_body::SizeHint;
 use rustix::net::Shutdown;
 use tokio::net::tcp::OwnedReadHalf;
 
-use super::head::{Head, Heads, Refused};
+use super::head::{RefusedHead, RequestHead, RequestHeadParser};
 use crate::http1::{Broken, Framing, Input, Limits, Step};
 
 /// Most bytes of an unwanted body that are read, so that the connection can be reused.
@@ -39,7 +39,7 @@ impl Drop for Serving {
 pub(super) struct InletState {
     read: OwnedReadHalf,
     pub(super) input: Input,
-    heads: Heads,
+    heads: RequestHeadParser,
     /// Framing of the current request's body.
     framing: Framing,
     /// Whether the rest of the body can no longer be delimited: the connection ends with this request.
@@ -67,7 +67,7 @@ impl Inlet {
         Self(Arc::new(Mutex::new(InletState {
             read,
             input,
-            heads: Heads::default(),
+            heads: RequestHeadParser::default(),
             framing: Framing::Length(0),
             is_broken: false,
             is_held: false,
@@ -118,7 +118,7 @@ impl Inlet {
 
 impl InletState {
     /// The next head, if it is complete.
-    pub(super) fn take_head(&mut self, limits: Limits) -> Result<Option<Head>, Refused> {
+    pub(super) fn take_head(&mut self, limits: Limits) -> Result<Option<RequestHead>, RefusedHead> {
         if self.input.bytes.is_empty() {
             return Ok(None);
         }

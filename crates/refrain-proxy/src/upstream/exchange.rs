@@ -11,7 +11,7 @@ use http::StatusCode;
 use refrain::http::BodyError;
 use tokio::time::Instant;
 
-use super::{Head, UpstreamConnection};
+use super::{UpstreamConnection, UpstreamHead};
 use crate::{
     connect::Io,
     http1::{Broken, Limits, SendError, Sending},
@@ -28,7 +28,7 @@ pub(crate) struct ExchangeTerms {
 
 /// A response whose body is not read yet.
 pub(crate) struct UpstreamResponse {
-    pub(crate) head: Head,
+    pub(crate) head: UpstreamHead,
     pub(crate) line: Box<UpstreamConnection>,
 }
 
@@ -103,7 +103,7 @@ impl UpstreamExchange<'_> {
         &mut self,
         limits: Limits,
         context: &mut Context<'_>,
-    ) -> Poll<Result<Head, ExchangeFailure>> {
+    ) -> Poll<Result<UpstreamHead, ExchangeFailure>> {
         let polled = self.poll_answer(limits, context);
         if polled.is_ready() {
             return polled;
@@ -116,7 +116,7 @@ impl UpstreamExchange<'_> {
         &mut self,
         limits: Limits,
         context: &mut Context<'_>,
-    ) -> Poll<Result<Head, ExchangeFailure>> {
+    ) -> Poll<Result<UpstreamHead, ExchangeFailure>> {
         if let Poll::Ready(sent) = self.poll_send(context) {
             sent?;
         } else if self.ask.sending.as_ref().is_some_and(|it| !it.has_begun()) {
@@ -137,7 +137,7 @@ impl UpstreamExchange<'_> {
         }
     }
 
-    fn take_head(&mut self, limits: Limits) -> Result<Option<Head>, Broken> {
+    fn take_head(&mut self, limits: Limits) -> Result<Option<UpstreamHead>, Broken> {
         let UpstreamConnection { input, heads, .. } = &mut *self.line;
         match input.bytes.is_empty() {
             true => Ok(None),

@@ -10,7 +10,7 @@ use crate::http1::{Broken, Framing, Limits, Lines, Names, Said, collect, head_en
 
 /// The head of a response, and the framing of its body.
 #[derive(Debug)]
-pub(crate) struct Head {
+pub(crate) struct UpstreamHead {
     pub(crate) status: StatusCode,
     /// Reason phrase of the upstream, if it is not the standard one.
     pub(crate) reason: Option<ReasonPhrase>,
@@ -22,13 +22,13 @@ pub(crate) struct Head {
 
 /// Parser state that a connection keeps between reads.
 #[derive(Debug, Default)]
-pub(crate) struct Heads {
+pub(crate) struct UpstreamHeadParser {
     names: Names,
     /// Offset of the first line that is not complete yet.
     start: usize,
 }
 
-impl Heads {
+impl UpstreamHeadParser {
     /// Takes a head off the front of the input; `None` if it is incomplete.
     ///
     /// # Errors
@@ -38,7 +38,7 @@ impl Heads {
         input: &mut BytesMut,
         is_to_head: bool,
         limits: Limits,
-    ) -> Result<Option<Head>, Broken> {
+    ) -> Result<Option<UpstreamHead>, Broken> {
         let end = head_end(input, &mut self.start, Lines::Whole)?;
         if end.unwrap_or(input.len()) > limits.bytes_max {
             return Err(Broken("the response head is too large"));
@@ -54,7 +54,7 @@ impl Heads {
     }
 }
 
-impl Head {
+impl UpstreamHead {
     /// Whether it is an interim response: 1xx except 101.
     pub(crate) fn is_interim(&self) -> bool {
         self.status.is_informational() && self.status != StatusCode::SWITCHING_PROTOCOLS
@@ -66,7 +66,7 @@ fn read<'h>(
     fields: &mut [MaybeUninit<httparse::Header<'h>>],
     names: &mut Names,
     is_to_head: bool,
-) -> Result<Head, Broken> {
+) -> Result<UpstreamHead, Broken> {
     let mut parsed = httparse::Response::new(&mut []);
     let complete = httparse::ParserConfig::default()
         .parse_response_with_uninit_headers(&mut parsed, bytes, fields)
@@ -88,7 +88,7 @@ fn read<'h>(
     let framing = framing(status, version, is_to_head, &said)?;
     let is_canonical = status.canonical_reason() == Some(reason);
     let own = || ReasonPhrase::try_from(bytes.slice_ref(reason.as_bytes())).ok();
-    Ok(Head {
+    Ok(UpstreamHead {
         status,
         reason: if is_canonical { None } else { own() },
         headers,

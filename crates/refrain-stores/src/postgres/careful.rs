@@ -15,14 +15,14 @@ use tokio_postgres::{Client, Statement};
 
 use super::{
     Time,
-    connect::{ANSWER_TIMEOUT, Link, Prepared, Session},
+    connect::{ANSWER_TIMEOUT, LaneConnection, Prepared, Session},
     decide::{Decided, Decisions, NO_FENCE, Writing, has_to_be_told, next_fence},
+    errors::StatementError,
     job::{Ask, Job, refuse_all},
     pace::Now,
     quick::{BATCH_MAX, session_silent},
-    rows::{self, Held, Id},
+    rows::{self, Id, RecordRow},
     sql::Sql,
-    trouble::Trouble,
 };
 
 /// Maximum number of tries if other transactions change the same records.
@@ -60,15 +60,15 @@ pub(super) fn hand_over(careful: &Sender<Job>, job: Job) {
 }
 
 /// Worker of the careful lane.
-pub(super) struct Lane {
-    pub(super) link: Link<Careful>,
+pub(super) struct CarefulLane {
+    pub(super) link: LaneConnection<Careful>,
     pub(super) watches: Watches,
     pub(super) time: Time,
     /// Random identifier of this handle.
     pub(super) node: i64,
 }
 
-impl Lane {
+impl CarefulLane {
     /// Runs until every sender is dropped.
     pub(super) async fn run(mut self, mut jobs: Receiver<Job>) {
         let mut batch = Vec::new();
@@ -108,10 +108,10 @@ impl Lane {
             return left;
         }
         let decided = timeout(ANSWER_TIMEOUT, self.decide(&session, &left)).await;
-        let decided = decided.unwrap_or_else(|_| Err(Trouble::Lost(session_silent())));
+        let decided = decided.unwrap_or_else(|_| Err(StatementError::Lost(session_silent())));
         match decided {
             Ok(decided) => self.answer(left, decided),
-            Err(trouble @ Trouble::Lost(_)) => self.failed(left, trouble),
+            Err(trouble @ StatementError::Lost(_)) => self.failed(left, trouble),
             Err(trouble) => {
                 // The transaction is still open: a connection in that state is not used again.
                 self.link.drop_session();
@@ -121,8 +121,8 @@ impl Lane {
     }
 
     /// Handles a failed batch. If the connection broke, each job is retried once; the others fail.
-    fn failed(&mut self, batch: Vec<Job>, trouble: Trouble) -> Vec<Job> {
-        let is_lost = matches!(trouble, Trouble::Lost(_));
+    fn failed(&mut self, batch: Vec<Job>, trouble: StatementError) -> Vec<Job> {
+        let is_lost = matches!(trouble, StatementError::Lost(_));
         let error = trouble.into_error();
         if is_lost {
             self.link.drop_session();
@@ -137,7 +137,7 @@ impl Lane {
     }
 
     /// Retries each job of a rejected batch in its own transaction, so that only the job that caused the error fails.
-    async fn one_by_one(&mut self, batch: Vec<Job>, trouble: Trouble) -> Vec<Job> {
+    async fn one_by_one(&mut self, batch: Vec<Job>, trouble: StatementError) -> Vec<Job> {
         if batch.len() == 1 {
             refuse_all(batch, &trouble.into_error());
             return Vec::new();
@@ -153,9 +153,9 @@ impl Lane {
             };
             let one = [job];
             let decided = timeout(ANSWER_TIMEOUT, self.decide(&session, &one)).await;
-            match decided.unwrap_or_else(|_| Err(Trouble::Lost(session_silent()))) {
+            match decided.unwrap_or_else(|_| Err(StatementError::Lost(session_silent()))) {
                 Ok(decided) => again.extend(self.answer(one.into(), decided)),
-                Err(Trouble::Refused(error)) => {
+                Err(StatementError::Refused(error)) => {
                     self.link.drop_session();
                     refuse_all(one, &error);
                 }
@@ -170,7 +170,7 @@ impl Lane {
         &self,
         session: &Session<Careful>,
         batch: Vec<Job>,
-    ) -> Result<Vec<Job>, (Vec<Job>, Trouble)> {
+    ) -> Result<Vec<Job>, (Vec<Job>, StatementError)> {
         let ids: Vec<_> = batch
             .iter()
             .filter(|job| matches!(job.ask, Ask::Claim(_)))
@@ -184,7 +184,7 @@ impl Lane {
         let rows = match timeout(ANSWER_TIMEOUT, client.query(peek, &[&now, &ids])).await {
             Ok(Ok(rows)) => rows,
             Ok(Err(error)) => return Err((batch, error.into())),
-            Err(_) => return Err((batch, Trouble::Lost(session_silent()))),
+            Err(_) => return Err((batch, StatementError::Lost(session_silent()))),
         };
         let mut found = HashMap::with_capacity(rows.len());
         for row in &rows {
@@ -206,7 +206,7 @@ impl Lane {
     fn known(
         &self,
         job: &Job,
-        found: &HashMap<RecordId, (Result<Held>, Now)>,
+        found: &HashMap<RecordId, (Result<RecordRow>, Now)>,
     ) -> Option<Result<Reply>> {
         let Ask::Claim(claim) = &job.ask else {
             return None;
@@ -223,7 +223,11 @@ impl Lane {
     }
 
     /// Runs one transaction: lock the rows, read the clock, decide, write, commit.
-    async fn decide(&self, session: &Session<Careful>, batch: &[Job]) -> Result<Decided, Trouble> {
+    async fn decide(
+        &self,
+        session: &Session<Careful>,
+        batch: &[Job],
+    ) -> Result<Decided, StatementError> {
         let client = &session.wire.client;
         let statements = &session.statements;
         let mut ids: Vec<_> = batch.iter().map(Job::id).collect();

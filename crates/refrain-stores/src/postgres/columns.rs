@@ -9,7 +9,7 @@ use refrain::{
 };
 use tokio_postgres::types::{ToSql, Type};
 
-use super::rows::{COMPLETED, Held, IN_FLIGHT, INDETERMINATE, Id, TOMBSTONE, guarantee_code};
+use super::rows::{COMPLETED, IN_FLIGHT, INDETERMINATE, Id, RecordRow, TOMBSTONE, guarantee_code};
 
 /// Longest stored duration, in milliseconds: a timestamp plus two of them fits into `int8`.
 const SPAN_MAX: u64 = i64::MAX as u64 / 4;
@@ -190,8 +190,8 @@ impl Rows {
         self.ids.is_empty()
     }
 
-    pub(super) fn push(&mut self, id: RecordId, held: &Held) {
-        let Held {
+    pub(super) fn push(&mut self, id: RecordId, held: &RecordRow) {
+        let RecordRow {
             record,
             holder,
             waited,

@@ -15,8 +15,8 @@ use tokio_postgres::{AsyncMessage, Client};
 use super::{
     address::Address,
     dial::{Dial, Wire},
+    errors,
     sql::Sql,
-    trouble,
 };
 
 /// Server-side limit for a statement. The client waits one second longer for the answer.
@@ -66,7 +66,7 @@ impl PostgresContext {
     pub(super) async fn connect(
         &self,
         heard: impl FnMut(AsyncMessage) + Send + 'static,
-    ) -> Result<(Wire, Facts)> {
+    ) -> Result<(Wire, ServerFacts)> {
         let (wire, facts) = self.dial.reach(heard).await?;
         let settings = facts.settings();
         let set_up = timeout(ANSWER_TIMEOUT, wire.client.batch_execute(&settings)).await;
@@ -83,7 +83,7 @@ const FACTS: &str = "SELECT pg_is_in_recovery(), current_setting('transaction_re
 
 /// Settings and role of a server.
 #[derive(Debug, Clone)]
-pub(super) struct Facts {
+pub(super) struct ServerFacts {
     pub(super) is_standby: bool,
     pub(super) is_read_only: bool,
     pub(super) has_fsync: bool,
@@ -93,7 +93,7 @@ pub(super) struct Facts {
     pub(super) version: i32,
 }
 
-impl Facts {
+impl ServerFacts {
     pub(super) async fn read(client: &Client) -> Result<Self, tokio_postgres::Error> {
         let row = client.query_one(FACTS, &[]).await?;
         Ok(Self {
@@ -176,7 +176,7 @@ impl<P> Session<P> {
 
 /// Connection of one lane, opened on demand.
 #[derive(Debug)]
-pub(super) struct Link<P> {
+pub(super) struct LaneConnection<P> {
     place: Arc<PostgresContext>,
     session: Option<Arc<Session<P>>>,
     /// End of the backoff, and the last error.
@@ -184,7 +184,7 @@ pub(super) struct Link<P> {
     delays: Delays,
 }
 
-impl<P: Prepared> Link<P> {
+impl<P: Prepared> LaneConnection<P> {
     pub(super) fn new(place: Arc<PostgresContext>) -> Self {
         Self {
             place,
@@ -228,7 +228,7 @@ impl<P: Prepared> Link<P> {
 
     async fn connect(&self) -> Result<Session<P>> {
         let (wire, _) = self.place.connect(|_| ()).await?;
-        let failed = |error| trouble::at_start(&error, &self.place.address);
+        let failed = |error| errors::at_start(&error, &self.place.address);
         let prepared = async {
             let epoch = self.place.learn_epoch(&wire.client).await?;
             Ok((epoch, P::prepare(&wire.client, &self.place.sql).await?))

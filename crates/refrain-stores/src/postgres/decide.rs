@@ -10,11 +10,11 @@ use tokio_postgres::{Client, Row, Statement};
 
 use super::{
     columns::Rows,
+    errors::StatementError,
     job::{Ask, Job},
     pace::Now,
-    rows::{self, Held, Id},
+    rows::{self, Id, RecordRow},
     sql::Sql,
-    trouble::Trouble,
 };
 
 /// Prepared statements that write.
@@ -51,16 +51,16 @@ pub(super) struct Decisions {
     counters: Vec<i64>,
     /// Random identifier of this handle.
     node: i64,
-    records: BTreeMap<RecordId, Slot>,
+    records: BTreeMap<RecordId, RowState>,
     answers: Vec<Result<Reply>>,
     /// Settled records for which another process waits.
     told: Vec<String>,
 }
 
 /// Current state of a record within the transaction, and whether it existed before.
-struct Slot {
+struct RowState {
     /// An error if the row is damaged: a damaged record is never overwritten.
-    held: Result<Option<Held>>,
+    held: Result<Option<RecordRow>>,
     was_there: bool,
     is_changed: bool,
 }
@@ -78,8 +78,8 @@ impl Decisions {
         }
     }
 
-    pub(super) fn found(&mut self, id: RecordId, held: Result<Held>) {
-        let slot = Slot {
+    pub(super) fn found(&mut self, id: RecordId, held: Result<RecordRow>) {
+        let slot = RowState {
             held: held.map(Some),
             was_there: true,
             is_changed: false,
@@ -94,7 +94,7 @@ impl Decisions {
 
     fn decided(&mut self, job: &Job) -> Result<Reply> {
         let candidate = self.fence();
-        let slot = self.records.entry(job.id()).or_insert_with(|| Slot {
+        let slot = self.records.entry(job.id()).or_insert_with(|| RowState {
             held: Ok(None),
             was_there: false,
             is_changed: false,
@@ -127,7 +127,7 @@ impl Decisions {
             false => before.and_then(|held| held.holder),
         };
         slot.is_changed = true;
-        slot.held = Ok(stepped.record.map(|record| Held {
+        slot.held = Ok(stepped.record.map(|record| RecordRow {
             record,
             holder,
             waited: is_waited,
@@ -148,7 +148,7 @@ impl Decisions {
         self,
         client: &Client,
         writing: &Writing,
-    ) -> Result<Decided, Trouble> {
+    ) -> Result<Decided, StatementError> {
         let changes = self.changes();
         let (updated, inserted, deleted, told, committed) = tokio::join!(
             biased;
@@ -268,7 +268,7 @@ pub(super) fn next_fence(record: Option<&Record>, candidate: Fence) -> Fence {
 }
 
 /// Whether the record has to be marked because a caller waits on another handle than the holder's.
-pub(super) fn has_to_be_told(held: &Held, reply: &Reply, node: i64) -> bool {
+pub(super) fn has_to_be_told(held: &RecordRow, reply: &Reply, node: i64) -> bool {
     let waits = matches!(reply, Reply::Verdict(Verdict::InFlight { .. }));
     waits && !held.waited && held.holder != Some(node)
 }

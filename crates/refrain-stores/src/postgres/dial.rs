@@ -14,9 +14,10 @@ use tokio_postgres::{AsyncMessage, Client, Config, Connection, Socket};
 
 use super::{
     address::Address,
-    connect::{ANSWER_TIMEOUT, Facts},
+    connect::{ANSWER_TIMEOUT, ServerFacts},
+    errors,
     pooler::{self, Sessions},
-    tls, trouble,
+    tls,
 };
 
 /// Oldest supported server version (`server_version_num`).
@@ -92,16 +93,16 @@ impl Dial {
     /// Converts an error of this server into one that names the fix.
     #[must_use]
     pub fn told(&self, error: &tokio_postgres::Error) -> Error {
-        trouble::at_start(error, &self.address)
+        errors::at_start(error, &self.address)
     }
 
     /// As [`connect`](Self::connect), and returns the server's settings.
     pub(super) async fn reach(
         &self,
         heard: impl FnMut(AsyncMessage) + Send + 'static,
-    ) -> Result<(Wire, Facts)> {
+    ) -> Result<(Wire, ServerFacts)> {
         let wire = self.open(heard).await?;
-        let facts = timeout(ANSWER_TIMEOUT, Facts::read(&wire.client)).await;
+        let facts = timeout(ANSWER_TIMEOUT, ServerFacts::read(&wire.client)).await;
         let facts = facts.map_err(|_| self.silent())?;
         let facts = facts.map_err(|error| self.told(&error))?;
         self.check(&facts)?;
@@ -142,7 +143,7 @@ impl Dial {
         Ok(Wire { client, task })
     }
 
-    fn check(&self, facts: &Facts) -> Result<()> {
+    fn check(&self, facts: &ServerFacts) -> Result<()> {
         let address = &self.address;
         let message = if facts.version < VERSION_MIN {
             format!(

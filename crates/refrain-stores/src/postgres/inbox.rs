@@ -33,8 +33,8 @@ use tokio_postgres::Transaction;
 
 use super::Postgres;
 
-mod clerk;
-use clerk::Clerk;
+mod worker;
+use worker::InboxWorker;
 
 mod pool;
 pub use pool::{Connections, Pool};
@@ -159,7 +159,7 @@ impl InTransaction for Consumer {
         C: Connections,
         H: for<'a, 't> Fn(&'a mut Transaction<'t>, &'a Job) -> Handling<'a> + Send + Sync + 'static,
     {
-        let worker = Clerk {
+        let worker = InboxWorker {
             consumer: self.name().to_owned(),
             inbox,
             handler,

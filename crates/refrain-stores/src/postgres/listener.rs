@@ -12,7 +12,7 @@ use tokio_postgres::AsyncMessage;
 use super::{
     connect::{ANSWER_TIMEOUT, PostgresContext},
     dial::Wire,
-    trouble,
+    errors,
 };
 
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
@@ -61,7 +61,7 @@ async fn listen(place: &PostgresContext, watches: Watches) -> Result<Wire> {
     let listening = wire.client.batch_execute(&place.sql.listen);
     match timeout(ANSWER_TIMEOUT, listening).await {
         Ok(Ok(())) => Ok(wire),
-        Ok(Err(error)) => Err(trouble::at_start(&error, &place.address)),
+        Ok(Err(error)) => Err(errors::at_start(&error, &place.address)),
         Err(_) => Err(super::quick::session_silent()),
     }
 }

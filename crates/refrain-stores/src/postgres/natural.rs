@@ -20,7 +20,7 @@
 use refrain::{Error, ErrorKind, Result};
 use tokio_postgres::{GenericClient, Row, types::ToSql};
 
-use super::trouble::Trouble;
+use super::errors::StatementError;
 
 /// Maximum number of tries if the row is deleted and inserted concurrently.
 const TRIES_MAX: u32 = 8;
@@ -76,7 +76,7 @@ impl NaturalKey {
     ) -> Result<Fetched> {
         let values: Vec<_> = columns.iter().map(|(_, value)| *value).collect();
         let wanted = self.wanted(columns)?;
-        let failed = |error| Trouble::from(error).into_error();
+        let failed = |error| StatementError::from(error).into_error();
         for _ in 0..TRIES_MAX {
             let inserted = client.query_opt(&self.insert(columns), &values).await;
             if let Some(row) = inserted.map_err(failed)? {

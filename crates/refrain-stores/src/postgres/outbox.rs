@@ -30,7 +30,7 @@ use super::{
     address::Address,
     connect::PostgresContext,
     dial::Dial,
-    trouble::{self, Trouble},
+    errors::{self, StatementError},
 };
 
 mod reader;
@@ -127,7 +127,7 @@ impl Outbox {
             let message = format!("table {} does not exist; {CREATE}", self.table);
             return Error::new(ErrorKind::Invalid, message);
         }
-        Trouble::from(error).into_error()
+        StatementError::from(error).into_error()
     }
 }
 
@@ -241,12 +241,9 @@ fn at_start(error: &tokio_postgres::Error, address: &Address) -> Error {
             ErrorKind::Invalid,
             "run GRANT SELECT, UPDATE, DELETE ON refrain_outbox TO this role".into(),
         ),
-        _ => return trouble::at_start(error, address),
+        _ => return errors::at_start(error, address),
     };
-    Error::new(
-        kind,
-        format!("{address}: {}: {what}", trouble::words(error)),
-    )
+    Error::new(kind, format!("{address}: {}: {what}", errors::words(error)))
 }
 
 #[cfg(test)]

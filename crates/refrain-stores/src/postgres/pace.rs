@@ -57,25 +57,25 @@ impl Now {
 
 /// Check of the database's clock against the handle's monotonic clock.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct ClockCheck {
     clock: Arc<dyn Clock>,
-    last: Mutex<Option<Seen>>,
+    last: Mutex<Option<ClockReading>>,
 }
 
 /// Highest expected database time, in milliseconds, at a reading of the monotonic clock.
 #[derive(Debug, Clone, Copy)]
-struct Seen {
+struct ClockReading {
     expected: u64,
     steady: u64,
 }
 
-impl Default for Pace {
+impl Default for ClockCheck {
     fn default() -> Self {
         Self::new(Arc::new(SystemClock))
     }
 }
 
-impl Pace {
+impl ClockCheck {
     pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
         Self {
             clock,
@@ -98,7 +98,7 @@ impl Pace {
         };
         // At most once a second: an eighth of a few milliseconds rounds to zero.
         if last.is_none_or(|seen| steady.saturating_sub(seen.steady) >= 1_000) {
-            *last = Some(Seen { expected, steady });
+            *last = Some(ClockReading { expected, steady });
         }
         let believed = shown.min(Timestamp(expected) + SLACK);
         if believed < shown {
@@ -125,7 +125,7 @@ mod tests {
     /// Each look: time passed, time shown and time believed, in milliseconds; the last two since `START`.
     fn check(looks: &[(u64, u64, u64)]) {
         let clock = ManualClock::new();
-        let pace = Pace::new(clock.shared());
+        let pace = ClockCheck::new(clock.shared());
         pace.believe(Timestamp(START));
         for (number, (passed, shown, believed)) in looks.iter().enumerate() {
             clock.advance(Duration::from_millis(*passed));

@@ -19,11 +19,11 @@ use super::{
     Time,
     careful::hand_over,
     columns::{Claims, Completions},
-    connect::{ANSWER_TIMEOUT, Link, Prepared, Session},
+    connect::{ANSWER_TIMEOUT, LaneConnection, Prepared, Session},
+    errors::StatementError,
     job::{Ask, Job, refuse_all},
     rows::Id,
     sql::Sql,
-    trouble::Trouble,
 };
 
 /// Maximum jobs per batch, and bytes of outcomes after which a batch is closed.
@@ -49,8 +49,8 @@ impl Prepared for Quick {
 }
 
 /// One writer: batches all the jobs that are queued.
-pub(super) struct Lane {
-    pub(super) link: Link<Quick>,
+pub(super) struct QuickLane {
+    pub(super) link: LaneConnection<Quick>,
     pub(super) careful: Sender<Job>,
     pub(super) watches: Watches,
     pub(super) time: Time,
@@ -58,7 +58,7 @@ pub(super) struct Lane {
     pub(super) node: i64,
 }
 
-impl Lane {
+impl QuickLane {
     /// Runs until every sender is dropped.
     pub(super) async fn run(mut self, mut jobs: Receiver<Job>) {
         let mut waiting = Vec::new();
@@ -84,15 +84,15 @@ impl Lane {
                 Err(error) => return refuse_all(batch, &error),
             };
             let sent = timeout(ANSWER_TIMEOUT, self.send(&session, &batch)).await;
-            match sent.unwrap_or_else(|_| Err(Trouble::Lost(session_silent()))) {
+            match sent.unwrap_or_else(|_| Err(StatementError::Lost(session_silent()))) {
                 Ok(done) => return self.answer(batch, &done),
                 // Nothing was applied. One job may be the cause; the careful lane runs each job separately.
-                Err(Trouble::Refused(_)) => {
+                Err(StatementError::Refused(_)) => {
                     return batch
                         .into_iter()
                         .for_each(|job| hand_over(&self.careful, job));
                 }
-                Err(Trouble::Lost(error)) => {
+                Err(StatementError::Lost(error)) => {
                     self.link.drop_session();
                     // Retried once: the same claimant gets the same grant, and the same completion is idempotent.
                     batch.iter_mut().for_each(|job| job.is_repeated = true);
@@ -109,7 +109,7 @@ impl Lane {
         &self,
         session: &Session<Quick>,
         batch: &[Job],
-    ) -> Result<HashMap<RecordId, Option<Fence>>, Trouble> {
+    ) -> Result<HashMap<RecordId, Option<Fence>>, StatementError> {
         let (mut claims, mut completions) = (Claims::default(), Completions::default());
         let mut nonces = HashMap::new();
         for job in batch {

@@ -45,7 +45,7 @@ impl<'a> FromSql<'a> for Id {
 
 /// Record with the additional columns of its row.
 #[derive(Debug, Clone)]
-pub(super) struct Held {
+pub(super) struct RecordRow {
     pub(super) record: Record,
     /// Handle that granted the claim.
     pub(super) holder: Option<i64>,
@@ -63,7 +63,7 @@ pub(super) fn id(row: &impl Cells) -> Result<RecordId> {
 ///
 /// # Errors
 /// [`ErrorKind::Corrupt`] if they do not form a record, or the outcome is damaged or belongs to another record.
-pub(super) fn read(row: &impl Cells) -> Result<Held> {
+pub(super) fn read(row: &impl Cells) -> Result<RecordRow> {
     let id = id(row)?;
     let columns = Columns { row, id };
     let state = match columns.must::<i16>(3)? {
@@ -87,7 +87,7 @@ pub(super) fn read(row: &impl Cells) -> Result<Held> {
         _ => return Err(columns.corrupt("unknown state")),
     };
     let credential = columns.may::<i64>(2)?;
-    Ok(Held {
+    Ok(RecordRow {
         record: Record {
             fingerprint: Fingerprint(columns.must::<Id>(1)?.0),
             credential: credential.map(|bits| Credential(bits.to_be_bytes())),

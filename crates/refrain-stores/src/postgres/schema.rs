@@ -3,7 +3,7 @@
 use refrain::{Error, ErrorKind, Result, Secret};
 use tokio_postgres::{Client, Transaction, error::SqlState};
 
-use super::{address::Address, trouble};
+use super::{address::Address, errors};
 
 /// Migration for each version.
 const STEPS: [&str; 2] = [
@@ -45,12 +45,12 @@ pub(super) fn script(address: &Address, from: Option<i32>) -> String {
 
 /// State of the tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Found {
+enum SchemaVersion {
     Nothing,
     Version(i32),
 }
 
-impl Found {
+impl SchemaVersion {
     fn version(self) -> Option<i32> {
         match self {
             Self::Nothing => None,
@@ -61,9 +61,9 @@ impl Found {
 
 /// Upgrades the tables to this build's version; returns the previous version, if any.
 pub(super) async fn ensure(client: &mut Client, address: &Address) -> Result<Option<i32>> {
-    let failed = |error: tokio_postgres::Error| trouble::at_start(&error, address);
+    let failed = |error: tokio_postgres::Error| errors::at_start(&error, address);
     let found = look(client, address).await?;
-    if found != Found::Version(VERSION) {
+    if found != SchemaVersion::Version(VERSION) {
         let transaction = client.transaction().await.map_err(failed)?;
         migrate(&transaction, address).await?;
         transaction.commit().await.map_err(failed)?;
@@ -77,8 +77,8 @@ pub(super) async fn version(client: &Client, address: &Address) -> Result<Option
     Ok(look(client, address).await?.version())
 }
 
-async fn look(client: &Client, address: &Address) -> Result<Found> {
-    let failed = |error: tokio_postgres::Error| trouble::at_start(&error, address);
+async fn look(client: &Client, address: &Address) -> Result<SchemaVersion> {
+    let failed = |error: tokio_postgres::Error| errors::at_start(&error, address);
     let schema = address.quoted_schema();
     let tables = "SELECT n.nspname IS NOT NULL, m.oid IS NOT NULL, r.oid IS NOT NULL FROM (SELECT) one \
          LEFT JOIN pg_catalog.pg_namespace n ON n.nspname = $1 \
@@ -91,7 +91,7 @@ async fn look(client: &Client, address: &Address) -> Result<Found> {
         .map_err(failed)?;
     let get = |place| row.try_get::<_, bool>(place).map_err(failed);
     match (get(1)?, get(2)?) {
-        (false, false) => return Ok(Found::Nothing),
+        (false, false) => return Ok(SchemaVersion::Nothing),
         (false, true) => {
             return Err(foreign(
                 address,
@@ -106,7 +106,7 @@ async fn look(client: &Client, address: &Address) -> Result<Found> {
         Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
             return Err(failed(error));
         }
-        Err(error) => return Err(foreign(address, &trouble::words(&error))),
+        Err(error) => return Err(foreign(address, &errors::words(&error))),
     };
     let read = rows.first().and_then(|row| {
         let product: String = row.try_get(0).ok()?;
@@ -120,7 +120,7 @@ async fn look(client: &Client, address: &Address) -> Result<Found> {
             );
             Err(Error::new(ErrorKind::Invalid, message))
         }
-        Some(version) if version > 0 => Ok(Found::Version(version)),
+        Some(version) if version > 0 => Ok(SchemaVersion::Version(version)),
         _ => Err(foreign(
             address,
             "its table `meta` was not created by Refrain",
@@ -138,7 +138,7 @@ fn foreign(address: &Address, why: &str) -> Error {
 
 /// Runs the missing migrations, in one process at a time (advisory lock).
 async fn migrate(transaction: &Transaction<'_>, address: &Address) -> Result<()> {
-    let failed = |error: tokio_postgres::Error| trouble::at_start(&error, address);
+    let failed = |error: tokio_postgres::Error| errors::at_start(&error, address);
     let lock = "SELECT pg_advisory_xact_lock(hashtextextended('refrain ' || $1, 0))";
     // Another process may migrate for longer than the usual lock timeout.
     transaction
@@ -152,8 +152,8 @@ async fn migrate(transaction: &Transaction<'_>, address: &Address) -> Result<()>
     let found = look(transaction.client(), address).await?;
     let schema = address.quoted_schema();
     let done = match found {
-        Found::Version(version) => version,
-        Found::Nothing => {
+        SchemaVersion::Version(version) => version,
+        SchemaVersion::Nothing => {
             create_schema(transaction, address).await?;
             0
         }
@@ -168,7 +168,7 @@ async fn migrate(transaction: &Transaction<'_>, address: &Address) -> Result<()>
 
 /// Creates the schema if it is missing. `CREATE SCHEMA IF NOT EXISTS` would need a privilege even if the schema exists.
 async fn create_schema(transaction: &Transaction<'_>, address: &Address) -> Result<()> {
-    let failed = |error: tokio_postgres::Error| trouble::at_start(&error, address);
+    let failed = |error: tokio_postgres::Error| errors::at_start(&error, address);
     let there = "SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = $1";
     let there = transaction
         .query_opt(there, &[&address.schema])
@@ -183,7 +183,7 @@ async fn create_schema(transaction: &Transaction<'_>, address: &Address) -> Resu
 
 /// Checks the privileges at start-up, not at the first claim.
 async fn check_rights(client: &Client, address: &Address) -> Result<()> {
-    let failed = |error: tokio_postgres::Error| trouble::at_start(&error, address);
+    let failed = |error: tokio_postgres::Error| errors::at_start(&error, address);
     let schema = address.quoted_schema();
     let rights = format!(
         "SELECT has_table_privilege('{schema}.meta', 'SELECT') AND has_table_privilege('{schema}.meta', 'UPDATE') \
@@ -202,7 +202,7 @@ async fn check_rights(client: &Client, address: &Address) -> Result<()> {
     }
     let user = address.config.get_user().unwrap_or("the user");
     let database = address.config.get_dbname().unwrap_or(user);
-    let fix = trouble::rights(user, database, &address.schema);
+    let fix = errors::rights(user, database, &address.schema);
     let message = format!(
         "{address}: {user} has no permission to read and write the tables of {schema}; {fix}"
     );
@@ -211,7 +211,7 @@ async fn check_rights(client: &Client, address: &Address) -> Result<()> {
 
 /// Reads the key of the store's keyed digests.
 pub(super) async fn secret(client: &Client, address: &Address, sql: &str) -> Result<Secret> {
-    let failed = |error: tokio_postgres::Error| trouble::at_start(&error, address);
+    let failed = |error: tokio_postgres::Error| errors::at_start(&error, address);
     let bytes: Vec<u8> = client.query_one_scalar(sql, &[]).await.map_err(failed)?;
     let bytes: [u8; 32] = bytes
         .try_into()

@@ -16,9 +16,9 @@ use super::{
     columns::{Claims, Completions, Rows},
     connect::PostgresContext,
     decide::next_fence,
+    errors::StatementError,
     pace::Now,
-    rows::{self, Held, Id},
-    trouble::Trouble,
+    rows::{self, Id, RecordRow},
     within::{CallersTransaction, Cells, Said, Within},
 };
 
@@ -84,10 +84,10 @@ impl Postgres {
                     .await?;
                 match error {
                     // Another transaction holds the record, so its lease cannot be read.
-                    Refused::Busy => Ok(Verdict::InFlight {
+                    ClaimRefusal::Busy => Ok(Verdict::InFlight {
                         lease_left: Duration::ZERO,
                     }),
-                    Refused::Error(error) => Err(error),
+                    ClaimRefusal::Error(error) => Err(error),
                 }
             }
         }
@@ -130,7 +130,7 @@ impl Postgres {
         inner: &mut impl Within,
         claim: &Claim,
         wait: Duration,
-    ) -> Result<Verdict, Refused> {
+    ) -> Result<Verdict, ClaimRefusal> {
         // A `lock_timeout` of 0 means no limit.
         let wait = wait.as_millis().clamp(1, i32::MAX as u128).to_string();
         inner
@@ -151,7 +151,7 @@ impl Postgres {
             .query(WAIT_NO_MORE, &[])
             .await
             .map_err(|said| self.refused(said))?;
-        verdict.ok_or(Refused::Busy)
+        verdict.ok_or(ClaimRefusal::Busy)
     }
 
     /// Inserts the record; waits for a transaction that inserts the same one.
@@ -159,7 +159,7 @@ impl Postgres {
         &self,
         inner: &mut impl Within,
         claim: &Claim,
-    ) -> Result<Option<Grant>, Refused> {
+    ) -> Result<Option<Grant>, ClaimRefusal> {
         let nonce: u32 = rand::random();
         let mut claims = Claims::default();
         claims.push(claim, nonce);
@@ -189,7 +189,7 @@ impl Postgres {
         &self,
         inner: &mut impl Within,
         claim: &Claim,
-    ) -> Result<Option<Verdict>, Refused> {
+    ) -> Result<Option<Verdict>, ClaimRefusal> {
         let sql = &self.place.sql;
         let (ids, now, one) = (vec![Id(claim.id.0)], self.time.now(), 1_i32);
         let held = inner.query(&sql.hold, &[(&ids, Type::UUID_ARRAY)]).await;
@@ -212,7 +212,7 @@ impl Postgres {
         if stepped.change != Change::Nothing
             && let Some(record) = stepped.record
         {
-            let held = Held {
+            let held = RecordRow {
                 record,
                 holder: Some(self.node),
                 waited: held.waited,
@@ -225,7 +225,7 @@ impl Postgres {
         }
     }
 
-    fn clock(&self, rows: &[impl Cells]) -> Result<(Now, u64), Refused> {
+    fn clock(&self, rows: &[impl Cells]) -> Result<(Now, u64), ClaimRefusal> {
         let row = rows.first().ok_or_else(super::mixed_up)?;
         let now: i64 = row.cell(0).map_err(rows::unreadable)?;
         let counters: Vec<i64> = row.cell(1).map_err(rows::unreadable)?;
@@ -237,8 +237,8 @@ impl Postgres {
         &self,
         inner: &mut impl Within,
         id: RecordId,
-        held: &Held,
-    ) -> Result<(), Refused> {
+        held: &RecordRow,
+    ) -> Result<(), ClaimRefusal> {
         let mut rows = Rows::default();
         rows.push(id, held);
         let parameters: Vec<_> = rows.parameters().into_iter().zip(Rows::TYPES).collect();
@@ -247,10 +247,10 @@ impl Postgres {
         Ok(())
     }
 
-    fn refused(&self, said: Said) -> Refused {
+    fn refused(&self, said: Said) -> ClaimRefusal {
         match said.code {
-            Some(SqlState::LOCK_NOT_AVAILABLE) => Refused::Busy,
-            _ => Refused::Error(self.failed(said)),
+            Some(SqlState::LOCK_NOT_AVAILABLE) => ClaimRefusal::Busy,
+            _ => ClaimRefusal::Error(self.failed(said)),
         }
     }
 
@@ -260,13 +260,13 @@ impl Postgres {
 }
 
 /// Why there is no verdict.
-enum Refused {
+enum ClaimRefusal {
     /// Another transaction holds the record for longer than the wait limit.
     Busy,
     Error(Error),
 }
 
-impl From<Error> for Refused {
+impl From<Error> for ClaimRefusal {
     fn from(error: Error) -> Self {
         Self::Error(error)
     }
@@ -286,7 +286,7 @@ fn failed(said: Said, place: &PostgresContext) -> Error {
         );
         return Error::new(refrain::ErrorKind::Invalid, message);
     }
-    Trouble::from(said).into_error()
+    StatementError::from(said).into_error()
 }
 
 /// Claim granted in the caller's transaction.

@@ -23,8 +23,8 @@ use refrain::{Backoff, Error, ErrorKind, Result};
 use tokio_postgres::{GenericClient, Row, types::ToSql};
 
 use super::{
+    errors::StatementError,
     natural::{qualified, quoted},
-    trouble::Trouble,
 };
 
 /// Backoff after a lost update.
@@ -105,7 +105,7 @@ impl Versioned {
         key: &(dyn ToSql + Sync),
         mut change: impl FnMut(&Row) -> Option<Changes>,
     ) -> Result<Row> {
-        let failed = |error| Trouble::from(error).into_error();
+        let failed = |error| StatementError::from(error).into_error();
         let read = format!(
             "SELECT {}::int8, * FROM {} WHERE {} = $1",
             self.version, self.table, self.key

@@ -7,7 +7,7 @@ use tokio_postgres::{
     types::{FromSql, ToSql, Type},
 };
 
-use super::trouble::{Trouble, words};
+use super::errors::{StatementError, words};
 
 #[cfg(feature = "sqlx")]
 mod sqlx;
@@ -66,7 +66,7 @@ impl From<tokio_postgres::Error> for Said {
     }
 }
 
-impl From<Said> for Trouble {
+impl From<Said> for StatementError {
     fn from(said: Said) -> Self {
         Self::new(said.code.as_ref(), &said.words)
     }

@@ -34,17 +34,17 @@ const COLUMNS: [&str; 7] = [
 ];
 
 /// Connection to the receipts.
-pub(super) struct Link {
+pub(super) struct ReceiptsConnection {
     dial: Dial,
     /// Locked while connecting, so that concurrent callers share one connection.
-    session: Mutex<Option<Arc<Statements>>>,
+    session: Mutex<Option<Arc<ReceiptStatements>>>,
     /// Whether the next call has to reconnect.
     is_forgotten: AtomicBool,
 }
 
 /// Connection with its prepared statements; closed when dropped.
 #[derive(Debug)]
-pub(super) struct Statements {
+pub(super) struct ReceiptStatements {
     wire: Wire,
     find: Statement,
     seen: Statement,
@@ -59,7 +59,7 @@ pub(super) enum Ask<'a> {
     Seen(&'a [String]),
 }
 
-impl Statements {
+impl ReceiptStatements {
     fn is_closed(&self) -> bool {
         self.wire.client().is_closed()
     }
@@ -83,13 +83,13 @@ impl Statements {
     }
 }
 
-impl fmt::Debug for Link {
+impl fmt::Debug for ReceiptsConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Link({})", self.dial)
+        write!(f, "ReceiptsConnection({})", self.dial)
     }
 }
 
-impl Link {
+impl ReceiptsConnection {
     pub(super) fn new(address: &Address) -> Result<Self> {
         let bad = |error: Error| {
             let message = format!("receipts = \"{address}\"");
@@ -103,7 +103,7 @@ impl Link {
     }
 
     /// Returns the open connection, or connects.
-    pub(super) async fn session(&self) -> Result<Arc<Statements>> {
+    pub(super) async fn session(&self) -> Result<Arc<ReceiptStatements>> {
         let mut session = self.session.lock().await;
         let is_forgotten = self.is_forgotten.swap(false, Ordering::Relaxed);
         if let Some(session) = session
@@ -147,10 +147,10 @@ impl Link {
         Ok(wire)
     }
 
-    async fn open(&self) -> Result<Statements> {
+    async fn open(&self) -> Result<ReceiptStatements> {
         let wire = self.connect().await?;
         let (find, seen) = self.prepare(wire.client()).await?;
-        Ok(Statements { wire, find, seen })
+        Ok(ReceiptStatements { wire, find, seen })
     }
 
     async fn prepare(&self, client: &Client) -> Result<(Statement, Statement)> {

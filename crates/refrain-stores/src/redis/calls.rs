@@ -9,7 +9,7 @@ use super::{
     TestClock,
     codec::{self, digest, fence_bytes, guarantee_byte},
     millis,
-    reception::Known,
+    reception::OpenedServer,
     scripts::Name,
 };
 
@@ -28,7 +28,7 @@ const PLACE_IN_CLUSTER: OutcomeKeySuffix = OutcomeKeySuffix(*b"utcome--");
 pub(super) struct Calls {
     pub(super) prefix: String,
     pub(super) clock: Option<TestClock>,
-    pub(super) known: Arc<Known>,
+    pub(super) known: Arc<OpenedServer>,
     /// In a cluster the mark is in another slot than the records, and settlements are not published.
     pub(super) is_cluster: bool,
 }
@@ -41,7 +41,7 @@ pub(super) struct Asking {
 }
 
 /// Settlement of a record.
-pub(super) struct Ending {
+pub(super) struct SettleCall {
     pub(super) id: RecordId,
     pub(super) fence: Fence,
     /// The outcome is sealed.
@@ -86,7 +86,7 @@ impl OutcomeKeySuffix {
     }
 }
 
-impl Ending {
+impl SettleCall {
     /// Size of the outcome in bytes.
     pub(super) fn bytes(&self) -> usize {
         match &self.end {
@@ -145,9 +145,9 @@ impl Calls {
     /// for all.
     pub(super) fn settlements<'a>(
         &self,
-        endings: impl ExactSizeIterator<Item = &'a Ending> + Clone,
+        endings: impl ExactSizeIterator<Item = &'a SettleCall> + Clone,
     ) -> Cmd {
-        let bytes: usize = endings.clone().map(Ending::bytes).sum();
+        let bytes: usize = endings.clone().map(SettleCall::bytes).sum();
         let place = match self.is_cluster {
             true => PLACE_IN_CLUSTER,
             false => OutcomeKeySuffix::new(),
@@ -165,7 +165,7 @@ impl Calls {
     /// As `settlements`, but the outcomes are written by commands before the call. No record may occur twice.
     pub(super) fn settlements_behind<'a>(
         &self,
-        endings: impl ExactSizeIterator<Item = &'a Ending> + Clone,
+        endings: impl ExactSizeIterator<Item = &'a SettleCall> + Clone,
     ) -> Call {
         let place = OutcomeKeySuffix::new();
         // In a transaction: a server that is out of memory for one command runs none.
@@ -190,7 +190,7 @@ impl Calls {
     /// Writes an outcome, to which no record points yet.
     fn bring(
         &self,
-        ending: &Ending,
+        ending: &SettleCall,
         outcome: &Outcome,
         retention: Duration,
         place: OutcomeKeySuffix,
@@ -210,7 +210,7 @@ impl Calls {
     /// Builds the call that settles all of these, without the outcomes.
     fn terms<'a>(
         &self,
-        endings: impl ExactSizeIterator<Item = &'a Ending> + Clone,
+        endings: impl ExactSizeIterator<Item = &'a SettleCall> + Clone,
         place: OutcomeKeySuffix,
         is_carried: bool,
         bytes: usize,
@@ -315,7 +315,7 @@ fn put_claim(to: &mut Vec<u8>, asking: &Asking, which: u8) {
     put(to, &[&digest, &[which], &overtakes]);
 }
 
-fn put_term(to: &mut Vec<u8>, ending: &Ending, spans: &mut Spans) {
+fn put_term(to: &mut Vec<u8>, ending: &SettleCall, spans: &mut Spans) {
     let how = match &ending.end {
         Settlement::Complete {
             retention,

@@ -15,7 +15,7 @@ use ::redis::{
 };
 use tokio::time::{sleep, timeout};
 
-use super::{line::Patience, reception::Node};
+use super::{connection::Patience, reception::Node};
 use ::redis::ConnectionInfo;
 
 const PAUSE: Duration = Duration::from_millis(20);

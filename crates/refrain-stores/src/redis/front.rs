@@ -13,9 +13,8 @@ use super::{
     choose_crypto,
     cluster::Cluster,
     codec::fence_bytes,
-    dial,
-    line::{Line, Trouble},
-    millis, trouble,
+    connection::{RedisCallError, SharedConnection},
+    dial, errors, millis,
 };
 
 const KEEP: &str = include_str!("../../lua/keep.lua");
@@ -27,13 +26,13 @@ const ERASED: [u8; 16] = [0xff; 16];
 /// It may be unavailable when it is opened, may evict keys, and may have replicas.
 /// A key is `PREFIX{identity}f`. It holds a fence and, unless the record was erased, an entry.
 pub struct RedisFront {
-    link: Link,
+    link: FrontDeployment,
     prefix: String,
     shown: String,
 }
 
-enum Link {
-    Line(Line),
+enum FrontDeployment {
+    Single(SharedConnection),
     /// Connected on first use.
     Cluster(Vec<ConnectionInfo>, Patience, OnceCell<Cluster>),
 }
@@ -64,11 +63,11 @@ impl RedisFront {
         };
         let link = match &address.place {
             RedisTopology::Cluster(seeds) => {
-                Link::Cluster(seeds.clone(), patience, OnceCell::new())
+                FrontDeployment::Cluster(seeds.clone(), patience, OnceCell::new())
             }
             place => {
-                let dialed = dial(place).map_err(|error| trouble::told(error, &address.shown))?;
-                Link::Line(Line::new(
+                let dialed = dial(place).map_err(|error| errors::told(error, &address.shown))?;
+                FrontDeployment::Single(SharedConnection::new(
                     dialed,
                     &address.shown,
                     patience,
@@ -89,12 +88,12 @@ impl RedisFront {
 
     async fn ask(&self, command: &Cmd) -> Result<Value> {
         let answer = match &self.link {
-            Link::Line(line) => line.ask(command).await,
-            Link::Cluster(seeds, patience, cluster) => {
+            FrontDeployment::Single(line) => line.ask(command).await,
+            FrontDeployment::Cluster(seeds, patience, cluster) => {
                 let connect = || Cluster::connect(seeds.clone(), *patience);
                 match cluster.get_or_try_init(connect).await {
-                    Ok(cluster) => cluster.ask(command).await.map_err(Trouble::Redis),
-                    Err(error) => Err(Trouble::Redis(error)),
+                    Ok(cluster) => cluster.ask(command).await.map_err(RedisCallError::Redis),
+                    Err(error) => Err(RedisCallError::Redis(error)),
                 }
             }
         };

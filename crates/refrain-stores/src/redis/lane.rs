@@ -14,9 +14,9 @@ use tokio::{
 };
 
 use super::{
-    calls::{Asking, Call, Calls, Ending},
-    line::{Line, Trouble},
-    trouble,
+    calls::{Asking, Call, Calls, SettleCall},
+    connection::{RedisCallError, SharedConnection},
+    errors,
 };
 
 mod intake;
@@ -67,7 +67,7 @@ impl Load for Asking {
     }
 }
 
-impl Load for Ending {
+impl Load for SettleCall {
     fn bytes(&self) -> usize {
         self.bytes()
     }
@@ -78,7 +78,7 @@ impl Load for Ending {
 
     fn call<'a>(calls: &Calls, loads: impl ExactSizeIterator<Item = &'a Self> + Clone) -> Call {
         let mut ids = HashSet::with_capacity(loads.len());
-        let mut is_first = |ending: &Ending| ids.insert(ending.id);
+        let mut is_first = |ending: &SettleCall| ids.insert(ending.id);
         match loads.clone().all(&mut is_first) {
             true => calls.settlements_behind(loads),
             false => Self::call_again(calls, loads),
@@ -93,21 +93,21 @@ impl Load for Ending {
     }
 }
 
-struct Job<L> {
+struct QueuedCall<L> {
     load: L,
-    answer: oneshot::Sender<Result<Value, Trouble>>,
+    answer: oneshot::Sender<Result<Value, RedisCallError>>,
 }
 
 /// Connection with the lanes for claims and settlements.
 pub(super) struct Lanes {
-    pub(super) line: Line,
+    pub(super) line: SharedConnection,
     pub(super) claims: Lane<Asking>,
-    pub(super) settlements: Lane<Ending>,
+    pub(super) settlements: Lane<SettleCall>,
 }
 
 impl Lanes {
     /// Calls run on `runtime` until this is dropped.
-    pub(super) fn new(line: Line, calls: &Arc<Calls>, runtime: &Handle) -> Self {
+    pub(super) fn new(line: SharedConnection, calls: &Arc<Calls>, runtime: &Handle) -> Self {
         let (claims, asked) = Lane::new(&line);
         let (settlements, ended) = Lane::new(&line);
         let carrier = Carrier {
@@ -130,23 +130,23 @@ impl Lanes {
 
 /// Queue for one kind of item.
 pub(super) struct Lane<L> {
-    jobs: mpsc::Sender<Job<L>>,
-    line: Line,
+    jobs: mpsc::Sender<QueuedCall<L>>,
+    line: SharedConnection,
 }
 
 impl<L: Load> Lane<L> {
-    fn new(line: &Line) -> (Self, Intake<L>) {
+    fn new(line: &SharedConnection) -> (Self, Intake<L>) {
         let (jobs, taken) = mpsc::channel(WAITING_MAX);
         let line = line.clone();
         (Self { jobs, line }, Intake::new(taken))
     }
 
     /// Queues an item, and returns the script's answer.
-    pub(super) async fn ask(&self, load: L) -> Result<Value, Trouble> {
+    pub(super) async fn ask(&self, load: L) -> Result<Value, RedisCallError> {
         let (answer, answered) = oneshot::channel();
-        let ended = || Trouble::Told(trouble::ended(self.line.shown()));
-        let sent = self.jobs.send(Job { load, answer }).await;
-        sent.map_err(|_| Trouble::Told(trouble::ended(self.line.shown()).unapplied()))?;
+        let ended = || RedisCallError::Told(errors::ended(self.line.shown()));
+        let sent = self.jobs.send(QueuedCall { load, answer }).await;
+        sent.map_err(|_| RedisCallError::Told(errors::ended(self.line.shown()).unapplied()))?;
         answered.await.unwrap_or_else(|_| Err(ended()))
     }
 }
@@ -154,7 +154,7 @@ impl<L: Load> Lane<L> {
 /// Sends one call after the other.
 #[derive(Clone)]
 struct Carrier {
-    line: Line,
+    line: SharedConnection,
     calls: Arc<Calls>,
 }
 
@@ -169,7 +169,7 @@ impl Carrier {
 
     /// Sends both kinds at the same time, for a server with `appendfsync always`: it syncs once for all commands that
     /// have arrived.
-    async fn run_together(self, mut ended: Intake<Ending>, mut asked: Intake<Asking>) {
+    async fn run_together(self, mut ended: Intake<SettleCall>, mut asked: Intake<Asking>) {
         loop {
             let is_open = tokio::select! {
                 is_open = ended.wait() => is_open,
@@ -197,7 +197,7 @@ impl Carrier {
         let call = L::call(&self.calls, jobs.iter().map(|job| &job.load));
         let mut answers = self.ask(&call).await;
         // Nothing ran. Or the user just lost the right to transactions, and the commands ran alone: now a no-op.
-        if call.is_transaction && answers.as_ref().is_err_and(Trouble::is_refusal) {
+        if call.is_transaction && answers.as_ref().is_err_and(RedisCallError::is_refusal) {
             let call = L::call_again(&self.calls, jobs.iter().map(|job| &job.load));
             answers = self.ask(&call).await;
         }
@@ -210,7 +210,7 @@ impl Carrier {
             }
             Ok(answers) => match &answers[..] {
                 [answer] => tell_all(jobs, answer),
-                _ => tell_all(jobs, &Err(Trouble::Told(trouble::miscounted()))),
+                _ => tell_all(jobs, &Err(RedisCallError::Told(errors::miscounted()))),
             },
             Err(trouble) => {
                 let is_silence = trouble.is_silence();
@@ -218,17 +218,17 @@ impl Carrier {
                 tell_all(jobs, &refused);
                 // Queued jobs have already waited as long as the server was silent. They were not sent.
                 if is_silence {
-                    let silent = trouble::silent(self.line.shown());
-                    tell_all(intake.all(), &Err(Trouble::Told(silent.unapplied())));
+                    let silent = errors::silent(self.line.shown());
+                    tell_all(intake.all(), &Err(RedisCallError::Told(silent.unapplied())));
                 }
             }
         }
     }
 
     /// Runs a script. If the server does not have the script, nothing ran: load it and try again.
-    async fn ask(&self, call: &Call) -> Result<Vec<Result<Value, Trouble>>, Trouble> {
+    async fn ask(&self, call: &Call) -> Result<Vec<Result<Value, RedisCallError>>, RedisCallError> {
         let answers = self.line.ask_each(call).await;
-        if !answers.as_ref().is_err_and(Trouble::is_no_script) {
+        if !answers.as_ref().is_err_and(RedisCallError::is_no_script) {
             return answers;
         }
         for script in self.calls.known.scripts.load() {
@@ -239,7 +239,7 @@ impl Carrier {
 }
 
 /// Sends the same answer to all jobs.
-fn tell_all<L>(jobs: Vec<Job<L>>, answer: &Result<Value, Trouble>) {
+fn tell_all<L>(jobs: Vec<QueuedCall<L>>, answer: &Result<Value, RedisCallError>) {
     for job in jobs {
         let answer = match answer {
             Ok(value) => Ok(value.clone()),

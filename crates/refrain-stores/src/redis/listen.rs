@@ -19,7 +19,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{line::Line, mark};
+use super::{connection::SharedConnection, mark};
 
 /// Maximum number of queued subscriptions; further waiting callers poll.
 const NEW_MAX: usize = 4_096;
@@ -31,13 +31,13 @@ const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from
 
 /// Waiting callers of this process, and the queue of the listener task.
 #[derive(Debug)]
-pub(super) struct Ear {
+pub(super) struct SettlementListener {
     watches: Watches,
     new: mpsc::Sender<RecordId>,
 }
 
-impl Ear {
-    pub(super) fn new(line: Line, prefix: &str, runtime: &Handle) -> Self {
+impl SettlementListener {
+    pub(super) fn new(line: SharedConnection, prefix: &str, runtime: &Handle) -> Self {
         let watches = Watches::new();
         let (new, receiver) = mpsc::channel(NEW_MAX);
         let listener = Listener {
@@ -61,7 +61,7 @@ impl Ear {
 
 struct Listener {
     watches: Watches,
-    line: Line,
+    line: SharedConnection,
     prefix: String,
     new: mpsc::Receiver<RecordId>,
     /// Subscribed channels.

@@ -9,9 +9,9 @@ use refrain::{RecordId, Result};
 
 use super::{
     address::Start,
-    mark,
+    errors, mark,
     reception::{AddressSettings, Node},
-    scan, trouble,
+    scan,
 };
 
 /// Maximum number of `SCAN` steps to find a record, 1 000 keys each. Other applications may have many more keys.
@@ -58,7 +58,7 @@ pub(super) async fn forget(node: &Node, prefix: &str, shown: &str) -> Result<()>
     let deleted = node.ask::<Value>(delete).await;
     deleted
         .map(drop)
-        .map_err(|error| trouble::told(error, shown))
+        .map_err(|error| errors::told(error, shown))
 }
 
 fn note_key(mark: &str) -> String {
@@ -69,7 +69,7 @@ async fn is_noted(node: &Node, asked: AddressSettings<'_>) -> Result<bool> {
     let mut exists = cmd("EXISTS");
     exists.arg(note_key(&mark::key_of(asked.prefix)));
     let noted = node.ask(exists).await;
-    noted.map_err(|error| trouble::told(error, asked.shown))
+    noted.map_err(|error| errors::told(error, asked.shown))
 }
 
 /// Number of processes that have the store open, or 0 if the server does not tell. In a cluster no process subscribes.
@@ -85,7 +85,7 @@ async fn first_record(node: &Node, asked: AddressSettings<'_>) -> Result<Option<
     for _ in 0..STEPS_MAX {
         let scanned = node.ask(scan::scan(&cursor, asked.prefix)).await;
         let (next, keys): (String, Vec<Vec<u8>>) =
-            scanned.map_err(|error| trouble::told(error, asked.shown))?;
+            scanned.map_err(|error| errors::told(error, asked.shown))?;
         let found = keys.iter().find_map(|key| scan::id_of(key, asked.prefix));
         if found.is_some() || next == "0" {
             return Ok(found);

@@ -7,9 +7,8 @@ use refrain::{Error, ErrorKind, Result, Secret};
 
 use super::{
     address::Start,
-    codec, loss,
+    codec, errors, loss,
     reception::{AddressSettings, Node},
-    trouble,
 };
 
 /// Format version of keys and records.
@@ -41,14 +40,14 @@ impl Mark {
             // Another process may have created the store just now.
             text = read(node, &key, shown).await?;
             if let (None, Some(what)) = (&text, lost) {
-                return Err(trouble::lost_before(&what, shown));
+                return Err(errors::lost_before(&what, shown));
             }
         }
         if text.is_none() {
             leave(node, &key, &text_of(&Secret::random()), shown).await?;
             text = read(node, &key, shown).await?;
         }
-        let text = text.ok_or_else(|| trouble::lost(shown))?;
+        let text = text.ok_or_else(|| errors::lost(shown))?;
         let secret = parse(&text, &key, shown)?;
         if asked.start == Start::Fresh {
             loss::forget(node, prefix, shown).await?;
@@ -69,12 +68,12 @@ impl Mark {
                 // For processes that start later: they must not take the server for a new one. Best effort; other
                 // processes try it, too.
                 let _ = node.ask::<::redis::Value>(self.note_loss()).await;
-                return Err(trouble::lost(shown));
+                return Err(errors::lost(shown));
             }
         };
         match secret.as_bytes() == self.secret.as_bytes() {
             true => Ok(()),
-            false => Err(trouble::replaced(shown)),
+            false => Err(errors::replaced(shown)),
         }
     }
 
@@ -114,7 +113,7 @@ pub(super) fn set(key: &str, text: &str) -> ::redis::Cmd {
 
 async fn leave(node: &Node, key: &str, text: &str, shown: &str) -> Result<()> {
     let left = node.ask::<::redis::Value>(set(key, text)).await;
-    left.map(drop).map_err(|error| trouble::told(error, shown))
+    left.map(drop).map_err(|error| errors::told(error, shown))
 }
 
 async fn read(node: &Node, key: &str, shown: &str) -> Result<Option<Vec<u8>>> {
@@ -123,7 +122,7 @@ async fn read(node: &Node, key: &str, shown: &str) -> Result<Option<Vec<u8>>> {
     let text = node.ask(get).await;
     text.map_err(|error| match error.code() {
         Some("WRONGTYPE") => foreign(key, shown),
-        _ => trouble::told(error, shown),
+        _ => errors::told(error, shown),
     })
 }
 

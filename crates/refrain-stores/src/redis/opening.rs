@@ -12,9 +12,9 @@ use tokio::runtime::Handle;
 use super::{
     address::{Address, RedisTopology, Sentinels},
     cluster::Cluster,
-    line::{Dial, Line, Patience},
-    reception::{self, AddressSettings, Known, Node},
-    trouble,
+    connection::{Patience, RedisEndpoint, SharedConnection},
+    errors,
+    reception::{self, AddressSettings, Node, OpenedServer},
 };
 
 /// Installs a crypto provider for TLS, unless the program has chosen one.
@@ -27,7 +27,7 @@ pub(super) fn choose_crypto() {
 
 /// Connected server or cluster of a store.
 pub(super) enum Met {
-    One(Line),
+    One(SharedConnection),
     Cluster(Cluster),
 }
 
@@ -35,7 +35,7 @@ pub(super) async fn connect(
     address: &Address,
     patience: Patience,
     runtime: &Handle,
-) -> Result<(Met, Arc<Known>)> {
+) -> Result<(Met, Arc<OpenedServer>)> {
     let Address {
         shown,
         prefix,
@@ -43,7 +43,7 @@ pub(super) async fn connect(
         start,
     } = address;
     let start = *start;
-    let told = |error| trouble::told(error, shown);
+    let told = |error| errors::told(error, shown);
     if let RedisTopology::Cluster(seeds) = place {
         let cluster = Cluster::connect(seeds.clone(), patience).await;
         let cluster = cluster.map_err(told)?;
@@ -63,7 +63,7 @@ pub(super) async fn connect(
         RedisTopology::One(_) | RedisTopology::Cluster(_) => None,
     };
     let dialed = dial(place).map_err(told)?;
-    let line = Line::new(dialed, shown, patience, runtime.clone());
+    let line = SharedConnection::new(dialed, shown, patience, runtime.clone());
     let node = Node::One(line.dial().await?);
     let nodes = std::slice::from_ref(&node);
     let asked = AddressSettings {
@@ -77,9 +77,9 @@ pub(super) async fn connect(
 }
 
 /// Client for the connection to a primary.
-pub(super) fn dial(place: &RedisTopology) -> ::redis::RedisResult<Dial> {
+pub(super) fn dial(place: &RedisTopology) -> ::redis::RedisResult<RedisEndpoint> {
     match place {
-        RedisTopology::One(info) => Ok(Dial::One(Client::open((**info).clone())?)),
+        RedisTopology::One(info) => Ok(RedisEndpoint::One(Client::open((**info).clone())?)),
         RedisTopology::Sentinel(sentinels) => sentinel(sentinels),
         // A cluster has several primaries; see `Cluster`.
         RedisTopology::Cluster(_) => Err((
@@ -90,7 +90,7 @@ pub(super) fn dial(place: &RedisTopology) -> ::redis::RedisResult<Dial> {
     }
 }
 
-fn sentinel(sentinels: &Sentinels) -> ::redis::RedisResult<Dial> {
+fn sentinel(sentinels: &Sentinels) -> ::redis::RedisResult<RedisEndpoint> {
     let settings = sentinels.server.redis_settings();
     let mut builder = SentinelClientBuilder::new(
         sentinels.nodes.clone(),
@@ -115,5 +115,7 @@ fn sentinel(sentinels: &Sentinels) -> ::redis::RedisResult<Dial> {
             builder = builder.set_client_to_sentinel_password(password);
         }
     }
-    Ok(Dial::Sentinel(tokio::sync::Mutex::new(builder.build()?)))
+    Ok(RedisEndpoint::Sentinel(tokio::sync::Mutex::new(
+        builder.build()?,
+    )))
 }

@@ -9,7 +9,7 @@ use ::redis::{
 };
 use refrain::{Error, ErrorKind, Result, Secret};
 
-use super::{address::Start, mark::Mark, scripts::Scripts, trouble};
+use super::{address::Start, errors, mark::Mark, scripts::Scripts};
 
 /// Oldest supported server: `SET` with `PXAT` needs 6.2.
 const VERSION_MIN: (u32, u32) = (6, 2);
@@ -18,14 +18,14 @@ const VERSION_WITH_FLAGS: (u32, u32) = (7, 0);
 
 /// Facts about the servers on which the store was opened.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct OpenedServer {
     pub(super) mark: Mark,
     pub(super) scripts: Scripts,
     /// Reasons why acknowledged writes may be lost; empty if they may not.
     pub(super) losses: Vec<String>,
 }
 
-impl Known {
+impl OpenedServer {
     pub(super) fn secret(&self) -> &Secret {
         &self.mark.secret
     }
@@ -78,12 +78,12 @@ pub(super) async fn meet(
     keeper: &Node,
     asked: AddressSettings<'_>,
     always: Option<&str>,
-) -> Result<Known> {
+) -> Result<OpenedServer> {
     let AddressSettings { prefix, shown, .. } = asked;
     let mut losses: Vec<String> = always.map(String::from).into_iter().collect();
     let mut knows_flags = true;
     for node in nodes {
-        let facts = Facts::read(node).await.map_err(told(shown))?;
+        let facts = RedisServerFacts::read(node).await.map_err(told(shown))?;
         facts.check(shown)?;
         knows_flags &= facts.version >= VERSION_WITH_FLAGS;
         for loss in facts.losses() {
@@ -92,7 +92,7 @@ pub(super) async fn meet(
             }
         }
     }
-    let known = Known {
+    let known = OpenedServer {
         mark: Mark::agree(keeper, nodes, asked).await?,
         scripts: Scripts::new(knows_flags),
         losses,
@@ -107,11 +107,11 @@ pub(super) async fn meet(
 /// Checks a server after a reconnect: it may be another server, or have lost its records.
 pub(super) async fn meet_again(
     connection: &MultiplexedConnection,
-    known: &Known,
+    known: &OpenedServer,
     shown: &str,
 ) -> Result<()> {
     let node = Node::One(connection.clone());
-    let facts = Facts::read(&node).await.map_err(told(shown))?;
+    let facts = RedisServerFacts::read(&node).await.map_err(told(shown))?;
     facts.check(shown).map_err(|error| {
         // The store is already open, so this is an unavailable server, not a configuration error.
         Error::new(ErrorKind::Unavailable, error.to_string())
@@ -162,12 +162,12 @@ async fn check_rights(node: &Node, prefix: &str) -> RedisResult<()> {
 }
 
 fn told(shown: &str) -> impl Fn(RedisError) -> Error {
-    move |error| trouble::told(error, shown)
+    move |error| errors::told(error, shown)
 }
 
 /// Role and settings of a server; `None` if it does not tell.
 #[derive(Debug, Default)]
-struct Facts {
+struct RedisServerFacts {
     version: (u32, u32),
     is_replica: bool,
     has_replicas: bool,
@@ -176,7 +176,7 @@ struct Facts {
     fsync: Option<String>,
 }
 
-impl Facts {
+impl RedisServerFacts {
     async fn read(node: &Node) -> RedisResult<Self> {
         let info: String = node.ask(cmd("INFO")).await?;
         let mut facts = Self::from_info(&info);
@@ -278,8 +278,8 @@ mod tests {
 
     const GOOD: &str = "# Server\r\nredis_version:7.0.15\r\nrole:master\r\nconnected_slaves:0\r\nrepl_backlog_active:0\r\nmaxmemory_policy:noeviction\r\naof_enabled:1\r\n";
 
-    fn facts(change: (&str, &str)) -> Facts {
-        let mut facts = Facts::from_info(&GOOD.replace(change.0, change.1));
+    fn facts(change: (&str, &str)) -> RedisServerFacts {
+        let mut facts = RedisServerFacts::from_info(&GOOD.replace(change.0, change.1));
         facts.fsync = Some("always".into());
         facts
     }

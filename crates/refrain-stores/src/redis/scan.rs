@@ -13,7 +13,7 @@ use refrain::{
     store::{Census, LIST_MAX, Page, Query, StateName},
 };
 
-use super::{RedisState, codec, reception::Node, trouble};
+use super::{RedisState, codec, errors, reception::Node};
 
 /// Keys per `SCAN` step.
 const STEP: u32 = 1_000;
@@ -105,7 +105,7 @@ impl RedisState {
         reads: bool,
         mut show: impl FnMut(Vec<(RecordId, Option<Record<()>>)>, Timestamp),
     ) -> Result<()> {
-        let told = |error| trouble::told(error, &self.shown);
+        let told = |error| errors::told(error, &self.shown);
         for node in self.nodes().await? {
             let mut cursor = "0".to_owned();
             loop {
@@ -154,7 +154,7 @@ impl RedisState {
         if ids.is_empty() {
             return Ok(Vec::new());
         }
-        let told = |error| trouble::told(error, &self.shown);
+        let told = |error| errors::told(error, &self.shown);
         if let Node::One(_) = node {
             let mut get = cmd("MGET");
             for id in ids {
@@ -179,7 +179,7 @@ impl RedisState {
         }
         let time = node.ask::<Value>(cmd("TIME")).await;
         let time = time.and_then(|time| Ok(<(u64, u64)>::from_redis_value(time)?));
-        let (seconds, micros) = time.map_err(|error| trouble::told(error, &self.shown))?;
+        let (seconds, micros) = time.map_err(|error| errors::told(error, &self.shown))?;
         Ok(Timestamp(seconds * 1_000 + micros / 1_000))
     }
 }

@@ -17,7 +17,7 @@ use super::{
     answer::UnreadResponse,
     exchange::{connect, poll_ask, relay},
     flow::{Flow, Manner},
-    line::{Ended, Line},
+    line::{Ended, ProxiedConnection},
     request::{Request, RequestFlags},
     rule::Fault,
     side::Side,
@@ -74,7 +74,7 @@ impl Harmed {
     }
 }
 
-impl Line {
+impl ProxiedConnection {
     /// Injects the rule's fault into this request.
     pub(super) async fn harm(
         &mut self,

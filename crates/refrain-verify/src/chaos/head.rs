@@ -45,13 +45,13 @@ impl From<Broken> for Refused {
 
 /// State of a connection's head parser.
 #[derive(Debug, Default)]
-pub(super) struct Heads {
+pub(super) struct HeadParser {
     names: Names,
     /// Start of the line at which the search for the end of the head resumes.
     start: usize,
 }
 
-impl Heads {
+impl HeadParser {
     /// Takes a request head from the front of the input; `None` if it is incomplete.
     ///
     /// # Errors

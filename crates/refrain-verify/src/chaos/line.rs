@@ -39,7 +39,7 @@ impl From<io::Error> for Ended {
 
 /// A client connection with its upstream connection.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct ProxiedConnection {
     pub(super) chaos: Chaos,
     pub(super) client: Side<TcpStream>,
     /// The upstream connection, while it is open.
@@ -59,7 +59,7 @@ enum ClientEvent {
 pub(super) async fn serve(chaos: Chaos, stream: TcpStream, peer: Peer, ended: watch::Receiver<()>) {
     // No Nagle delay: cuts and delays must come from the rules, not from the TCP stack.
     let _ = stream.set_nodelay(true);
-    let line = Line {
+    let line = ProxiedConnection {
         chaos,
         client: Side::new(stream),
         upstream: None,
@@ -70,7 +70,7 @@ pub(super) async fn serve(chaos: Chaos, stream: TcpStream, peer: Peer, ended: wa
     }
 }
 
-impl Line {
+impl ProxiedConnection {
     /// Serves requests until the connection ends.
     async fn serve(mut self) -> Result<(), Ended> {
         let mut ended = self.ended.clone();

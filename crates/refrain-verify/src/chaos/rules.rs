@@ -16,11 +16,11 @@ pub const RULES_MAX: usize = 1_000;
 #[derive(Debug)]
 pub struct Rules {
     seed: u64,
-    inner: Mutex<Inner>,
+    inner: Mutex<RuleList>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct RuleList {
     rules: Vec<Listed>,
     /// Number of the last rule. Numbers are not reused, because the random choices depend on them.
     last: u64,
@@ -112,7 +112,7 @@ impl Rules {
         None
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, RuleList> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

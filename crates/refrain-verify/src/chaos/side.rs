@@ -9,14 +9,14 @@ use std::{
 use refrain_http1::Input;
 use tokio::io::AsyncRead;
 
-use super::head::Heads;
+use super::head::HeadParser;
 
 /// A connection, with the bytes that were read from it but not consumed yet.
 #[derive(Debug)]
 pub(super) struct Side<S> {
     pub(super) io: S,
     pub(super) input: Input,
-    pub(super) heads: Heads,
+    pub(super) heads: HeadParser,
 }
 
 impl<S: AsyncRead + Unpin> Side<S> {
@@ -24,7 +24,7 @@ impl<S: AsyncRead + Unpin> Side<S> {
         Self {
             io,
             input: Input::default(),
-            heads: Heads::default(),
+            heads: HeadParser::default(),
         }
     }
 

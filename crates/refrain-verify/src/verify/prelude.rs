@@ -5,7 +5,7 @@ use std::{sync::atomic::AtomicU64, time::Duration};
 use tokio::time::{Instant, sleep};
 
 use super::{
-    CaseReport, Trouble, Verdict,
+    CaseReport, CaseVerdict, Trouble,
     cases::{self, CASES},
     change,
     effects::Counter,
@@ -210,12 +210,12 @@ fn judge(
     stage: &mut Stage<'_>,
     second: &super::wire::Sent,
     ran: impl Fn(&ReceivedResponse) -> bool,
-) -> (Verdict, Vec<String>) {
+) -> (CaseVerdict, Vec<String>) {
     let is_unique = stage.world.operation.is_unique();
     match second {
         Ok(answer) if ran(answer) && is_unique => {
             let why = "the operation contains {{unique}}, so no two requests are equal";
-            return (Verdict::Skipped, vec![why.into()]);
+            return (CaseVerdict::Skipped, vec![why.into()]);
         }
         Ok(answer) if ran(answer) => {}
         Ok(answer) if is_unique => stage.fail(format!(

@@ -17,7 +17,7 @@ pub use sarif::{sarif, sarif_log};
 /// Result of a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Verdict {
+pub enum CaseVerdict {
     /// The service is safe.
     Pass,
     /// Not run, with a reason.
@@ -28,7 +28,7 @@ pub enum Verdict {
     Fail,
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for CaseVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Pass => "pass",
@@ -96,7 +96,7 @@ pub struct CaseReport {
     /// Title of the case.
     pub title: String,
     /// Result of the case.
-    pub verdict: Verdict,
+    pub verdict: CaseVerdict,
     /// Observations, or the reason why the case was skipped.
     pub findings: Vec<String>,
     /// What the case does, and what it expects.
@@ -114,7 +114,7 @@ pub struct CaseReport {
 impl CaseReport {
     pub(super) fn new(
         case: &Case,
-        verdict: Verdict,
+        verdict: CaseVerdict,
         findings: Vec<String>,
         took: Duration,
         exchanges: Vec<Exchange>,
@@ -137,7 +137,7 @@ impl Report {
     /// Whether any case failed.
     #[must_use]
     pub fn has_failed(&self) -> bool {
-        self.count(Verdict::Fail) > 0
+        self.count(CaseVerdict::Fail) > 0
     }
 
     /// Whether no operation gave a result: each was not tested, or its effects could not be counted.
@@ -149,7 +149,7 @@ impl Report {
 
     /// Returns the number of cases with this verdict.
     #[must_use]
-    pub fn count(&self, verdict: Verdict) -> usize {
+    pub fn count(&self, verdict: CaseVerdict) -> usize {
         let cases = self
             .operations
             .iter()
@@ -166,7 +166,7 @@ pub fn worse(before: &Report, now: &Report) -> Vec<String> {
     let failed = |report: &Report| -> Vec<String> {
         let each = report.operations.iter().flat_map(|operation| {
             let failed = operation.cases.iter();
-            let failed = failed.filter(|case| case.verdict == Verdict::Fail);
+            let failed = failed.filter(|case| case.verdict == CaseVerdict::Fail);
             failed.map(|case| format!("{}: {}", operation.operation, case.id))
         });
         each.collect()

@@ -18,9 +18,9 @@ use super::{
     exchange::Exchange,
     identity::{Identity, Likeness, is_alike, nameless},
     plan::{Operation, Plan},
-    report::Verdict,
+    report::CaseVerdict,
     service::Service,
-    wire::{self, Line, ReceivedResponse, Request, Sent},
+    wire::{self, PartialRequest, ReceivedResponse, Request, Sent},
 };
 use crate::place::Endpoint;
 
@@ -106,7 +106,7 @@ pub(super) struct Stage<'w> {
     seen: Mutex<Vec<Exchange>>,
     /// Identities of the successful responses.
     identities: Mutex<BTreeSet<String>>,
-    pub(super) verdict: Verdict,
+    pub(super) verdict: CaseVerdict,
     pub(super) findings: Vec<String>,
 }
 
@@ -126,7 +126,7 @@ impl<'w> Stage<'w> {
             since: Instant::now(),
             seen: Mutex::default(),
             identities: Mutex::default(),
-            verdict: Verdict::Pass,
+            verdict: CaseVerdict::Pass,
             findings: Vec::new(),
         };
         if !world.counter.is_keyed() {
@@ -218,10 +218,10 @@ impl<'w> Stage<'w> {
     }
 
     /// Connects and sends the request except its last byte.
-    pub(super) async fn prepare(&self, request: &Request) -> Result<Line, wire::Lost> {
+    pub(super) async fn prepare(&self, request: &Request) -> Result<PartialRequest, wire::Lost> {
         let plan = self.world.plan;
         let (place, authority) = (&self.world.place, &plan.target.authority);
-        Line::prepare(place, authority, request, plan.timeout).await
+        PartialRequest::prepare(place, authority, request, plan.timeout).await
     }
 
     pub(super) fn note(&self, label: &str, request: &Request, sent: &Sent, since: Instant) {
@@ -389,13 +389,13 @@ impl<'w> Stage<'w> {
     }
 
     pub(super) fn fail(&mut self, finding: impl Into<String>) {
-        self.verdict = Verdict::Fail;
+        self.verdict = CaseVerdict::Fail;
         self.find(finding.into());
     }
 
     pub(super) fn warn(&mut self, finding: impl Into<String>) {
-        if self.verdict != Verdict::Fail {
-            self.verdict = Verdict::Warn;
+        if self.verdict != CaseVerdict::Fail {
+            self.verdict = CaseVerdict::Warn;
         }
         self.find(finding.into());
     }

@@ -105,15 +105,15 @@ impl ReceivedResponse {
 
 /// A connection with one request, whose last byte may still be held back.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct PartialRequest {
     stream: Box<dyn Stream>,
     held: Option<u8>,
     /// Bytes received but not parsed yet.
     buffer: Vec<u8>,
 }
 
-impl Line {
-    /// Connects and sends everything except the last byte, which [`Line::release`] sends.
+impl PartialRequest {
+    /// Connects and sends everything except the last byte, which [`PartialRequest::release`] sends.
     pub(super) async fn prepare(
         place: &Endpoint,
         authority: &str,
@@ -197,7 +197,7 @@ pub(super) async fn send(
     request: &Request,
     patience: Duration,
 ) -> Sent {
-    let mut line = Line::prepare(place, authority, request, patience).await?;
+    let mut line = PartialRequest::prepare(place, authority, request, patience).await?;
     line.answer(patience).await
 }
 

@@ -24,7 +24,7 @@ use refrain::consume::{Broker, Publisher};
 use tokio::time::Instant;
 
 use super::{
-    CaseReport, OperationReport, Report, Trouble, Verdict, effects::Counter, plan::TlsSetup,
+    CaseReport, CaseVerdict, OperationReport, Report, Trouble, effects::Counter, plan::TlsSetup,
     report, service::Service, stage::Stop,
 };
 
@@ -37,7 +37,7 @@ pub use cases::CASES;
 pub use file::File;
 pub use plan::{CONSUMERS_MAX, Plan, Template};
 
-use scene::{Pace, Scene, World};
+use scene::{MessageTiming, Scene, World};
 
 /// Connections to the broker.
 #[derive(Debug, Clone)]
@@ -100,13 +100,17 @@ pub async fn run(
     })
 }
 
-async fn one(case: &super::Case, mut scene: Scene<'_>, pace: Pace) -> Result<CaseReport, Trouble> {
+async fn one(
+    case: &super::Case,
+    mut scene: Scene<'_>,
+    pace: MessageTiming,
+) -> Result<CaseReport, Trouble> {
     let since = Instant::now();
     scene.pace = pace;
     match cases::run(case.id, &mut scene).await {
         Ok(()) | Err(Stop::Found) => {}
-        Err(Stop::Skip(why)) if scene.verdict == Verdict::Pass => {
-            scene.verdict = Verdict::Skipped;
+        Err(Stop::Skip(why)) if scene.verdict == CaseVerdict::Pass => {
+            scene.verdict = CaseVerdict::Skipped;
             scene.findings = vec![why];
         }
         Err(Stop::Skip(why)) => scene.say(why),

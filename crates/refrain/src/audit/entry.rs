@@ -178,7 +178,7 @@ impl Entry {
 
 /// Line of an entry, without its digest.
 #[derive(Serialize)]
-struct Line<'a> {
+struct EntryLine<'a> {
     seq: u64,
     at: String,
     event: Event,
@@ -220,7 +220,7 @@ impl Entry {
     pub(super) fn line(&self, place: ChainPosition<'_>) -> std::io::Result<(Vec<u8>, ChainHash)> {
         let outcome = self.outcome.as_ref();
         let kept = outcome.filter(|outcome| outcome.is_body_kept());
-        let line = Line {
+        let line = EntryLine {
             seq: place.seq,
             at: place.at.rfc3339(),
             event: self.event,

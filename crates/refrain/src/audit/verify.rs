@@ -122,7 +122,7 @@ pub fn verify(folder: &Path, check: &Check, visit: &mut dyn FnMut(Visit<'_>)) ->
         let message = format!("{} holds no audit log", folder.display());
         return Err(Error::new(ErrorKind::Invalid, message));
     }
-    let mut walk = Walk {
+    let mut walk = ChainVerifier {
         found: Verified::default(),
         trace: Trace::default(),
         missing: Vec::new(),
@@ -141,7 +141,7 @@ pub fn verify(folder: &Path, check: &Check, visit: &mut dyn FnMut(Visit<'_>)) ->
 }
 
 /// State of a verification.
-struct Walk<'a> {
+struct ChainVerifier<'a> {
     found: Verified,
     trace: Trace,
     /// Ranges of missing entries, with their index in `found.damage`.
@@ -153,7 +153,7 @@ struct Walk<'a> {
     of: u64,
 }
 
-impl Walk<'_> {
+impl ChainVerifier<'_> {
     fn file(
         &mut self,
         segment: &Segment,

@@ -41,7 +41,7 @@ const RETRY_EVERY: Duration = Duration::from_secs(1);
 pub(super) struct AuditLogState {
     pub(super) folder: PathBuf,
     pub(super) options: Options,
-    queue: Queue<Waiting>,
+    queue: Queue<WaitingEntry>,
     /// Error that latched the log shut.
     shut: OnceLock<String>,
     /// Temporary error, which is retried.
@@ -52,7 +52,7 @@ pub(super) struct AuditLogState {
 
 /// A queued entry.
 #[derive(Debug)]
-struct Waiting {
+struct WaitingEntry {
     at: Timestamp,
     entry: Entry,
     /// Completes the caller that waits for it.
@@ -60,7 +60,7 @@ struct Waiting {
 }
 
 /// Completes when an entry is durable, or fails.
-pub(super) type Told = oneshot::Receiver<Result<()>>;
+pub(super) type EntryWritten = oneshot::Receiver<Result<()>>;
 
 impl AuditLogState {
     pub(super) fn new(folder: PathBuf, options: Options) -> Self {
@@ -100,7 +100,7 @@ impl AuditLogState {
         }
     }
 
-    pub(super) fn push(&self, entry: Entry, is_waited_for: bool) -> Result<Option<Told>> {
+    pub(super) fn push(&self, entry: Entry, is_waited_for: bool) -> Result<Option<EntryWritten>> {
         if let Some(why) = self.shut.get() {
             return Err(unaudited(why.clone()));
         }
@@ -116,9 +116,9 @@ impl AuditLogState {
         Ok(receiver)
     }
 
-    fn waiting(&self, entry: Entry, told: Option<oneshot::Sender<Result<()>>>) -> Waiting {
+    fn waiting(&self, entry: Entry, told: Option<oneshot::Sender<Result<()>>>) -> WaitingEntry {
         let at = self.options.clock.wall();
-        Waiting { at, entry, told }
+        WaitingEntry { at, entry, told }
     }
 
     pub(super) fn close(&self) {
@@ -126,7 +126,7 @@ impl AuditLogState {
     }
 
     /// Handles a failure. Returns whether the writer continues: after a temporary error, unless the log is closed.
-    fn failed(&self, error: &Error, is_temporary: bool, unwritten: Vec<Waiting>) -> bool {
+    fn failed(&self, error: &Error, is_temporary: bool, unwritten: Vec<WaitingEntry>) -> bool {
         if !is_temporary {
             self.latch(error, unwritten);
             return false;
@@ -142,7 +142,7 @@ impl AuditLogState {
     /// retry.
     ///
     /// Notes and ends of attempts stay queued, because they describe what has happened, and are written after recovery.
-    fn hinder(&self, error: &Error, unwritten: Vec<Waiting>) -> bool {
+    fn hinder(&self, error: &Error, unwritten: Vec<WaitingEntry>) -> bool {
         let why = format!(
             "{error}; audited operations are rejected until the write succeeds; it is retried every second"
         );
@@ -169,7 +169,7 @@ impl AuditLogState {
     }
 
     /// Latches the log shut, and fails all waiters.
-    fn latch(&self, error: &Error, unwritten: Vec<Waiting>) {
+    fn latch(&self, error: &Error, unwritten: Vec<WaitingEntry>) {
         let why = format!(
             "{error}; audited operations are rejected until the disk is repaired and the process is restarted"
         );
@@ -192,7 +192,7 @@ impl AuditLogState {
     }
 }
 
-impl Waiting {
+impl WaitingEntry {
     /// Fails the waiter; returns whether the entry stays queued.
     ///
     /// An announced action that is now cancelled must not be in the log.
@@ -228,7 +228,7 @@ pub(super) struct Writer {
     durable: (u64, ChainHash),
     /// Lines that are not written yet, and their entries.
     lines: Vec<u8>,
-    unwritten: Vec<Waiting>,
+    unwritten: Vec<WaitingEntry>,
     count: u64,
 }
 
@@ -313,7 +313,7 @@ impl Writer {
         Ok(writer)
     }
 
-    fn write(&mut self, waiting: impl IntoIterator<Item = Waiting>) -> Result<(), Failure> {
+    fn write(&mut self, waiting: impl IntoIterator<Item = WaitingEntry>) -> Result<(), Failure> {
         let mut waiting = waiting.into_iter();
         while let Some(next) = waiting.next() {
             let added = self.add(next.at, &next.entry);
@@ -327,7 +327,7 @@ impl Writer {
     }
 
     /// Returns to the durable end of the log; returns the entries after it.
-    fn roll_back(&mut self) -> Vec<Waiting> {
+    fn roll_back(&mut self) -> Vec<WaitingEntry> {
         self.lines.clear();
         self.count = 0;
         (self.seq, self.head) = self.durable;

@@ -46,13 +46,13 @@ pub(super) mod codec;
 mod file;
 mod frame;
 mod index;
-mod keeper;
+mod writer;
 
 use codec::{Intent, Record};
 use file::LogFile;
 use index::Index;
-pub(super) use keeper::Done;
-use keeper::{Job, Jobs, Keeper, What, Write};
+pub(super) use writer::Done;
+use writer::{ChangeKind, Jobs, JournalChange, JournalRequest, JournalWriter};
 
 /// Maximum number of queued jobs; further callers wait.
 const QUEUE_MAX: usize = 1_024;
@@ -103,7 +103,7 @@ pub struct Journal {
     jobs: Arc<Jobs>,
     /// A caller takes a permit for its job, and waits while there is none.
     permits: Arc<Semaphore>,
-    keeper: Option<JoinHandle<()>>,
+    writer: Option<JoinHandle<()>>,
     options: Arc<Options>,
     /// Key of the fingerprints in this journal.
     secret: Secret,
@@ -119,8 +119,8 @@ impl Drop for Journal {
     /// Waits until all queued writes are done, so that the next open finds them.
     fn drop(&mut self) {
         self.jobs.close();
-        if let Some(keeper) = self.keeper.take() {
-            let _ = keeper.join();
+        if let Some(writer) = self.writer.take() {
+            let _ = writer.join();
         }
     }
 }
@@ -154,19 +154,19 @@ impl Journal {
             index.apply(&record, place);
         }
         let secret = file.secret().clone();
-        let mut keeper = Keeper::new(file, index, options.clone(), lock);
-        keeper.tidy(read);
+        let mut writer = JournalWriter::new(file, index, options.clone(), lock);
+        writer.tidy(read);
         let jobs = Arc::new(Jobs::default());
         let (waiting, abandoned) = (jobs.clone(), jobs.clone());
         let failed = move || {
             abandoned.close();
             drop(abandoned.drain());
         };
-        let keeper = commit::spawn("refrain-journal", move || keeper.run(&waiting), failed)?;
+        let writer = commit::spawn("refrain-journal", move || writer.run(&waiting), failed)?;
         Ok(Self {
             jobs,
             permits: Arc::new(Semaphore::new(QUEUE_MAX)),
-            keeper: Some(keeper),
+            writer: Some(writer),
             options,
             secret,
         })
@@ -182,20 +182,20 @@ impl Journal {
 
     /// Records an intent, unless the call is already finished.
     pub(super) async fn begin(&self, intent: Intent) -> Result<Done> {
-        let what = What::Begin(intent.fingerprint);
+        let what = ChangeKind::Begin(intent.fingerprint);
         let key = intent.key.clone();
         self.write(key, what, Record::Intent(intent.into())).await
     }
 
     /// Records the ending of a call.
     pub(super) async fn end(&self, key: &Key, record: Record) -> Result<Done> {
-        self.write(key.clone(), What::End, record).await
+        self.write(key.clone(), ChangeKind::End, record).await
     }
 
-    async fn write(&self, key: Key, what: What, record: Record) -> Result<Done> {
+    async fn write(&self, key: Key, what: ChangeKind, record: Record) -> Result<Done> {
         let bytes = record.encode();
         let job = |answer| {
-            Job::Write(Write {
+            JournalRequest::Change(JournalChange {
                 key,
                 what,
                 record,
@@ -208,15 +208,19 @@ impl Journal {
 
     /// Returns the intent of a call, if it is open.
     pub(super) async fn load(&self, key: &Key) -> Result<Option<Box<Intent>>> {
-        self.ask(|answer| Job::Load(key.clone(), answer)).await
+        self.ask(|answer| JournalRequest::Load(key.clone(), answer))
+            .await
     }
 
     /// Returns every open call, the oldest first, without request bodies.
     pub(super) async fn list(&self) -> Result<Vec<Intent>> {
-        self.ask(Job::List).await
+        self.ask(JournalRequest::List).await
     }
 
-    async fn ask<R>(&self, job: impl FnOnce(oneshot::Sender<Result<R>>) -> Job) -> Result<R> {
+    async fn ask<R>(
+        &self,
+        job: impl FnOnce(oneshot::Sender<Result<R>>) -> JournalRequest,
+    ) -> Result<R> {
         let closed = || Error::new(ErrorKind::Unavailable, "the journal has been closed");
         let permit = self.permits.clone().acquire_owned().await;
         let permit = permit.map_err(|_| closed())?;

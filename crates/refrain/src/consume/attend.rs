@@ -7,7 +7,7 @@ use tokio::{sync::SemaphorePermit, time::sleep};
 use super::{
     Count, DeadReason, Delivery, Message, Task, Ticket, Worked,
     attempts::KnownAttempts,
-    dead::{self, Story, redrive_of, restored, text_of},
+    dead::{self, LetterHistory, redrive_of, restored, text_of},
     key,
     lanes::LanePosition,
     sequence::{Before, Gap, SequencePosition},
@@ -370,7 +370,7 @@ impl AttendedDelivery {
             (DeadReason::OutcomeUnknown, Some(id)) => attempts.max(self.recorded(*id).await),
             _ => attempts,
         };
-        let story = Story {
+        let story = LetterHistory {
             consumer: &settings.name,
             reason,
             failure,

@@ -82,7 +82,7 @@ impl fmt::Display for DeadReason {
 }
 
 /// History of a dead letter.
-pub(super) struct Story<'a> {
+pub(super) struct LetterHistory<'a> {
     pub(super) consumer: &'a str,
     pub(super) reason: DeadReason,
     pub(super) failure: &'a str,
@@ -94,7 +94,7 @@ pub(super) struct Story<'a> {
 }
 
 /// Creates the dead letter of a message: the same payload and headers, plus its history.
-pub(super) fn letter(message: &Message, story: &Story<'_>) -> Message {
+pub(super) fn letter(message: &Message, story: &LetterHistory<'_>) -> Message {
     let mut letter = message.clone();
     letter.id = Some(letter_id(message, story.consumer));
     letter.position = None;

@@ -5,7 +5,7 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use super::{Count, Engine, Flight, Inner, Intent};
+use super::{Count, Engine, EngineState, Flight, Intent};
 use crate::{
     Result,
     audit::{AuditLog, Entry, Event},
@@ -44,7 +44,7 @@ impl Engine {
     }
 }
 
-impl Inner {
+impl EngineState {
     /// Checks that the audit log can be written, if the intent is audited.
     pub(super) fn check_audit(&self, intent: &Intent) -> Result<()> {
         if intent.audit.is_none() {

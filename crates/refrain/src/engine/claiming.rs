@@ -10,7 +10,7 @@ use std::{
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::{
-    ClaimReply, Count, Ended, Engine, Inner, Intent, News,
+    ClaimReply, Count, Ended, Engine, EngineState, Intent, News,
     lost::SentClaim,
     probe::{RecordProbe, resolve},
     receipts,
@@ -342,7 +342,7 @@ impl<'a> ClaimLoop<'a> {
         ClaimReply::Verdict(verdict.map(grant))
     }
 
-    fn inner(&self) -> &'a Arc<Inner> {
+    fn inner(&self) -> &'a Arc<EngineState> {
         &self.engine.inner
     }
 
@@ -487,13 +487,13 @@ impl Polling {
 
 /// A slot among the duplicates that wait for a record, released on drop.
 struct WaitingPlace<'a> {
-    inner: &'a Inner,
+    inner: &'a EngineState,
     id: RecordId,
 }
 
 impl<'a> WaitingPlace<'a> {
     /// Returns `None` if all slots are taken.
-    fn take(inner: &'a Inner, id: RecordId, waiting_max: usize) -> Option<Self> {
+    fn take(inner: &'a EngineState, id: RecordId, waiting_max: usize) -> Option<Self> {
         let is_taken = inner.flights.start_waiting(id, waiting_max);
         is_taken.then_some(Self { inner, id })
     }

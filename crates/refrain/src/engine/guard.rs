@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{Ended, Flight, Inner, Intent, Live, SentMark, audit};
+use super::{Ended, EngineState, Flight, Intent, Live, SentMark, audit};
 use crate::{
     Backoff, Guarantee, Outcome, Result,
     audit::{Entry, Event},
@@ -51,12 +51,12 @@ enum AttemptState {
 /// A claim that this engine holds.
 #[derive(Debug, Clone)]
 struct ClaimHold {
-    inner: Arc<Inner>,
+    inner: Arc<EngineState>,
     flight: Arc<Flight>,
     attempt: u16,
 }
 
-impl Inner {
+impl EngineState {
     /// Registers a granted claim. `asked` is a moment before the claim was sent: all times that the store measures
     /// for this claim begin later.
     pub(super) fn grant(
@@ -492,7 +492,7 @@ impl ClaimHold {
     /// Ends the claim from a `drop`, which cannot wait. Without a runtime the lease lapses, with a similar result.
     fn end_in_background(self, end: Settlement, ended: Ended) {
         let inner = self.inner.clone();
-        let mut landing = Landing::of(self);
+        let mut landing = FlightGuard::of(self);
         inner.spawn(async move {
             let settled = landing.hold.end(end, ended).await;
             landing.is_over = true;
@@ -508,7 +508,7 @@ impl ClaimHold {
             return self.land(Ended::Unknown);
         };
         let inner = self.inner.clone();
-        let landing = Landing::of(self);
+        let landing = FlightGuard::of(self);
         inner.spawn(async move {
             let _held = held;
             landing.hold.retry(end, ended).await;
@@ -534,13 +534,13 @@ impl ClaimHold {
 }
 
 /// Ends a flight when it is dropped, however its task ends, so that no duplicate waits for it forever.
-struct Landing {
+struct FlightGuard {
     hold: ClaimHold,
     /// The flight has ended, or another task ends it.
     is_over: bool,
 }
 
-impl Landing {
+impl FlightGuard {
     fn of(hold: ClaimHold) -> Self {
         Self {
             hold,
@@ -549,7 +549,7 @@ impl Landing {
     }
 }
 
-impl Drop for Landing {
+impl Drop for FlightGuard {
     fn drop(&mut self) {
         if !self.is_over {
             self.hold.land(Ended::Unknown);

@@ -16,7 +16,7 @@ use std::{
 
 use tokio::time::{Instant, sleep};
 
-use super::{Inner, Intent, tally::Gauge};
+use super::{EngineState, Intent, tally::Gauge};
 use crate::{
     Backoff, Error, ErrorKind, Guarantee, Result,
     audit::Entry,
@@ -89,7 +89,7 @@ impl LostClaims {
 ///
 /// If it is dropped before the reply, it continues in the background, and releases the claim if it is granted.
 pub(super) struct SentClaim {
-    inner: Arc<Inner>,
+    inner: Arc<EngineState>,
     pub(super) claim: Claim,
     terms: Terms,
     audit: Option<Arc<str>>,
@@ -98,7 +98,7 @@ pub(super) struct SentClaim {
 }
 
 impl SentClaim {
-    pub(super) fn new(inner: &Arc<Inner>, claim: Claim, intent: &Intent) -> Self {
+    pub(super) fn new(inner: &Arc<EngineState>, claim: Claim, intent: &Intent) -> Self {
         Self {
             reply: Some(inner.store.claim_one(&claim)),
             inner: inner.clone(),
@@ -144,7 +144,7 @@ impl Drop for SentClaim {
     }
 }
 
-impl Inner {
+impl EngineState {
     /// Checks that another claim may be sent: each claim may get lost, and all lost claims are kept.
     pub(super) fn check_lost(&self) -> Result<()> {
         if self.tally.has_room_for_lost() {
@@ -223,7 +223,7 @@ impl Inner {
 /// Background task that keeps one lost claim.
 struct LostClaimTask {
     /// Weak, because a lost claim must not keep an engine alive.
-    engine: Weak<Inner>,
+    engine: Weak<EngineState>,
     lost: LostClaim,
     _place: Gauge,
 }

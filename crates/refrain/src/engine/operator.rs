@@ -18,7 +18,7 @@ pub const REASON_BYTES_MAX: usize = 1_000;
 
 /// Reason and author of an operator action.
 #[derive(Debug, Clone, Copy)]
-pub struct Deed<'a> {
+pub struct OperatorAction<'a> {
     /// The reason, in a few words.
     pub reason: &'a str,
     /// How the operator was authenticated: `loopback`, `token`; `program` for a caller of the library.
@@ -27,7 +27,7 @@ pub struct Deed<'a> {
     pub by: Option<&'a str>,
 }
 
-impl<'a> From<&'a str> for Deed<'a> {
+impl<'a> From<&'a str> for OperatorAction<'a> {
     /// A reason alone, from a program that calls the library.
     fn from(reason: &'a str) -> Self {
         Self {
@@ -38,7 +38,7 @@ impl<'a> From<&'a str> for Deed<'a> {
     }
 }
 
-impl Deed<'_> {
+impl OperatorAction<'_> {
     /// Adds reason and author to an entry of the audit log.
     fn entry(&self, entry: Entry) -> Entry {
         Entry {
@@ -94,9 +94,9 @@ impl Engine {
         &self,
         id: RecordId,
         resolution: Resolution,
-        deed: impl Into<Deed<'_>>,
+        action: impl Into<OperatorAction<'_>>,
     ) -> Result<Resolved> {
-        let deed = check_deed(deed.into())?;
+        let action = check_action(action.into())?;
         let found = self.store().read(id).await?;
         let hold = match found.as_ref().map(|reading| &reading.record.state) {
             Some(State::Indeterminate { hold, .. }) => *hold,
@@ -105,7 +105,7 @@ impl Engine {
         let (end, outcome) = settlement(resolution, id);
         let told = |event| {
             let entry = audit::resolved(&end).of(id, Some(hold.fence));
-            deed.entry(Entry { event, ..entry })
+            action.entry(Entry { event, ..entry })
         };
         let (before, after) = (told(Event::Resolving), told(Event::Resolved));
         // If the process dies after it, the log shows that the action was started.
@@ -117,12 +117,12 @@ impl Engine {
         };
         let after = match resolved {
             Resolved::Applied => after,
-            Resolved::TooEarly { .. } => refused(&deed, id, "too-early"),
-            Resolved::NotInDoubt(_) => refused(&deed, id, "not-in-doubt"),
+            Resolved::TooEarly { .. } => refused(&action, id, "too-early"),
+            Resolved::NotInDoubt(_) => refused(&action, id, "not-in-doubt"),
         };
         self.inner.audit_write(after).await?;
         if resolved == Resolved::Applied {
-            let reason = deed.reason;
+            let reason = action.reason;
             self.tally().count(Count::Resolved);
             let found = outcome.map_or("never happened", |_| "completed");
             tracing::warn!(record = %id, found, reason, "an operator has resolved a record");
@@ -137,20 +137,24 @@ impl Engine {
     ///
     /// # Cancellation
     /// As for [`resolve`](Self::resolve).
-    pub async fn erase(&self, id: RecordId, deed: impl Into<Deed<'_>>) -> Result<Erased> {
-        let deed = check_deed(deed.into())?;
-        let told = |event| deed.entry(Entry::new(event).of(id, None));
+    pub async fn erase(
+        &self,
+        id: RecordId,
+        action: impl Into<OperatorAction<'_>>,
+    ) -> Result<Erased> {
+        let action = check_action(action.into())?;
+        let told = |event| action.entry(Entry::new(event).of(id, None));
         self.inner.audit_write(told(Event::Erasing)).await?;
         let erased = self.store().erase(id).await?;
         let after = match erased {
             Erased::Gone => told(Event::Erased),
-            Erased::Absent => refused(&deed, id, "absent"),
-            Erased::InFlight => refused(&deed, id, "in-flight"),
-            Erased::Indeterminate => refused(&deed, id, "indeterminate"),
+            Erased::Absent => refused(&action, id, "absent"),
+            Erased::InFlight => refused(&action, id, "in-flight"),
+            Erased::Indeterminate => refused(&action, id, "indeterminate"),
         };
         self.inner.audit_write(after).await?;
         if erased == Erased::Gone {
-            let reason = deed.reason;
+            let reason = action.reason;
             self.tally().count(Count::Erased);
             tracing::warn!(record = %id, reason, "an operator has erased a record");
         }
@@ -196,17 +200,17 @@ fn settlement(resolution: Resolution, id: RecordId) -> (Settlement, Option<Outco
     }
 }
 
-fn refused(deed: &Deed<'_>, id: RecordId, why: &'static str) -> Entry {
+fn refused(action: &OperatorAction<'_>, id: RecordId, why: &'static str) -> Entry {
     let entry = Entry::new(Event::Refused).of(id, None);
-    deed.entry(entry.with_detail(why))
+    action.entry(entry.with_detail(why))
 }
 
-fn check_deed(deed: Deed<'_>) -> Result<Deed<'_>> {
-    check_text("reason", deed.reason)?;
-    if let Some(by) = deed.by {
+fn check_action(action: OperatorAction<'_>) -> Result<OperatorAction<'_>> {
+    check_text("reason", action.reason)?;
+    if let Some(by) = action.by {
         check_text("by", by)?;
     }
-    Ok(deed)
+    Ok(action)
 }
 
 fn check_text(name: &str, text: &str) -> Result<()> {

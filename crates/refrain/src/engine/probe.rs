@@ -15,7 +15,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::{Count, Flight, Inner, Intent, tally::Gauge};
+use super::{Count, EngineState, Flight, Intent, tally::Gauge};
 use crate::{
     Backoff, Guarantee, Outcome,
     key::RecordId,
@@ -59,13 +59,13 @@ pub enum Finding {
 /// Marks a record as being probed, until it is dropped.
 pub(super) struct RecordProbe {
     /// Weak, because a probe that hangs must not keep an engine alive.
-    engine: Weak<Inner>,
+    engine: Weak<EngineState>,
     id: RecordId,
 }
 
 impl RecordProbe {
     /// Returns `None` if the record is already being probed, or the engine is gone.
-    pub(super) fn start(engine: &Weak<Inner>, id: RecordId) -> Option<Self> {
+    pub(super) fn start(engine: &Weak<EngineState>, id: RecordId) -> Option<Self> {
         let is_first = engine.upgrade()?.flights.start_probe(id);
         let engine = engine.clone();
         // Created only for the first probe, because dropping it clears the mark.
@@ -133,7 +133,7 @@ pub(super) async fn resolve(probing: RecordProbe, intent: Intent, doubt: Doubt) 
     }
 }
 
-impl Inner {
+impl EngineState {
     /// Starts a background task that probes a flight that ended in doubt.
     pub(super) fn start_probing(self: &Arc<Self>, flight: &Flight, intent: Box<Intent>) {
         let Some(place) = self.tally.care() else {
@@ -155,7 +155,7 @@ impl Inner {
 /// Background task that probes one indeterminate record.
 struct ProbeTask {
     /// Weak, because the task must not keep the engine alive.
-    engine: Weak<Inner>,
+    engine: Weak<EngineState>,
     /// Limits the number of concurrent probes.
     turns: Arc<Semaphore>,
     id: RecordId,

@@ -12,7 +12,7 @@ use std::{
 
 use tokio::time::sleep;
 
-use super::{Count, Engine, Inner, Intent};
+use super::{Count, Engine, EngineState, Intent};
 use crate::{
     Backoff, Error, ErrorKind, Fingerprint, Guarantee, Key, Outcome, Result, Scope,
     key::RecordId,
@@ -50,7 +50,7 @@ pub(super) fn stand_in(claim: &Claim, witness: &Witness, doubt: Doubt) -> Option
     })
 }
 
-impl Inner {
+impl EngineState {
     /// Settles an indeterminate record by its receipt. Returns whether it is settled, by this call or otherwise.
     ///
     /// # Errors
@@ -138,7 +138,7 @@ impl Engine {
 }
 
 /// Runs until all noted successes are checked, or the engine is dropped.
-async fn check(engine: Weak<Inner>, witness: Arc<Witness>) {
+async fn check(engine: Weak<EngineState>, witness: Arc<Witness>) {
     let mut delays = BACKOFF.delays();
     // If its runtime ends in the middle, the next success starts a new check.
     let mut checking = Checking {
@@ -203,7 +203,7 @@ impl Engine {
     }
 }
 
-impl Inner {
+impl EngineState {
     /// Reads the stored facts before the first claim. Later they are refreshed in the background.
     pub(super) async fn know_standing(self: &Arc<Self>, intent: &Intent) -> Result<()> {
         match &intent.receipts {

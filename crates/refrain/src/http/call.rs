@@ -19,7 +19,7 @@ use super::{
     Failure, REFRAIN_OUTCOME,
     body::{Body, Carried},
     budget::Share,
-    capture::Reading,
+    capture::BodyReader,
     problem::Code,
 };
 use crate::{
@@ -150,7 +150,7 @@ impl<R: Carried> StartedResponse<R> {
 
     /// Reads the body, up to the cap.
     async fn read<E>(self, operation: &Operation, share: Share) -> CallResult<R, E> {
-        let reading = Reading::new(self.body, operation.outcome_bytes_max, share);
+        let reading = BodyReader::new(self.body, operation.outcome_bytes_max, share);
         let Ok((body, rest)) = reading.await else {
             return Err(lost(Reason::Truncated));
         };

@@ -43,7 +43,7 @@ impl ReadBody {
 pub(super) type ReadResult<B> = Result<(ReadBody, Option<B>), BodyError>;
 
 /// Future that reads a body into memory, up to a cap.
-pub(super) struct Reading<B> {
+pub(super) struct BodyReader<B> {
     /// `None` after the result was returned.
     body: Option<B>,
     bytes_max: usize,
@@ -52,7 +52,7 @@ pub(super) struct Reading<B> {
     share: Share,
 }
 
-impl<B> Reading<B> {
+impl<B> BodyReader<B> {
     /// Reads a body and counts its bytes in `share`.
     pub(super) fn new(body: B, bytes_max: usize, share: Share) -> Self {
         Self {
@@ -75,7 +75,7 @@ impl<B> Reading<B> {
     }
 }
 
-impl<B: Carried> Future for Reading<B> {
+impl<B: Carried> Future for BodyReader<B> {
     type Output = ReadResult<B>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -118,7 +118,7 @@ pub(super) fn outcome(
     body: Option<&[u8]>,
     trailers: Option<&HeaderMap>,
 ) -> Outcome {
-    let head = Head {
+    let head = ResponseHead {
         status: head.status,
         headers: &head.headers,
     };
@@ -138,7 +138,7 @@ pub(super) fn sealed<B>(
     let replayed = |name: &HeaderName| {
         operation.replays_header(name.as_str()) || is_to_head && *name == header::CONTENT_LENGTH
     };
-    let packer = Head::of(response).pack(body, replayed);
+    let packer = ResponseHead::of(response).pack(body, replayed);
     packer.finish_for(Some(record), fields(trailers))
 }
 
@@ -148,17 +148,17 @@ pub(super) fn answer<B>(response: &Response<Body<B>>, is_to_head: bool) -> Optio
     let (body, trailers) = response.body().whole()?;
     let is_shown =
         |name: &HeaderName| !is_own(name) || is_to_head && *name == header::CONTENT_LENGTH;
-    let packer = Head::of(response).pack(Some(body), is_shown);
+    let packer = ResponseHead::of(response).pack(Some(body), is_shown);
     Some(packer.finish(fields(trailers)))
 }
 
 /// Status and headers of a response.
-struct Head<'a> {
+struct ResponseHead<'a> {
     status: StatusCode,
     headers: &'a HeaderMap,
 }
 
-impl<'a> Head<'a> {
+impl<'a> ResponseHead<'a> {
     fn of<B>(response: &'a Response<B>) -> Self {
         Self {
             status: response.status(),

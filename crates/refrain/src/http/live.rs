@@ -33,11 +33,11 @@ pub(super) struct LiveBody {
     /// Size hint of the body before its first byte.
     hint: SizeHint,
     bytes_max: usize,
-    state: Mutex<State>,
+    state: Mutex<LiveState>,
 }
 
 #[derive(Default)]
-struct State {
+struct LiveState {
     /// Bytes that readers can still read.
     kept: BytesMut,
     /// Their share of the memory budget for bodies.
@@ -77,11 +77,11 @@ impl LiveBody {
             ..Reader::default()
         };
         let over = usize::try_from(hint.lower()).map_or(true, |lower| lower > bytes_max);
-        let state = State {
+        let state = LiveState {
             share,
             is_over: over,
             readers: vec![Some(first)],
-            ..State::default()
+            ..LiveState::default()
         };
         let body = Arc::new(Self {
             hint,
@@ -112,12 +112,12 @@ impl LiveBody {
         Some(Follower::new(self.clone(), place))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LiveState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the state, then wakes all readers.
-    fn change(&self, change: impl FnOnce(&mut State)) {
+    fn change(&self, change: impl FnOnce(&mut LiveState)) {
         let mut state = self.state();
         change(&mut state);
         let readers = state.readers.iter_mut().flatten();
@@ -127,7 +127,7 @@ impl LiveBody {
     }
 }
 
-impl State {
+impl LiveState {
     fn total(&self) -> u64 {
         self.gone + self.kept.len() as u64
     }

@@ -12,10 +12,10 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// Passes one line per `PAUSE`, and counts the suppressed ones.
 #[derive(Debug, Default)]
-pub(super) struct LogRate(Mutex<State>);
+pub(super) struct LogRate(Mutex<RateState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct RateState {
     /// When the last line passed.
     last: Option<Instant>,
     suppressed: u64,

@@ -17,7 +17,7 @@ use super::{
     Failure,
     body::{Body, Carried, Guarded},
     budget::Share,
-    capture::{self, Reading},
+    capture::{self, BodyReader},
 };
 use crate::{
     Intent,
@@ -94,7 +94,7 @@ where
         return None;
     }
     let (head, body) = response.into_parts();
-    let reading = Reading::new(body, bytes_max, Share::default());
+    let reading = BodyReader::new(body, bytes_max, Share::default());
     let (read, rest) = reading.await.ok()?;
     let body = rest.is_none().then_some((read.bytes, read.trailers));
     Some(ProbeResponse { head, body })

@@ -27,7 +27,7 @@ use super::{
     Decision, REFRAIN_OUTCOME,
     body::{Body, Carried, Guarded, marked},
     budget::{OverBudget, Share},
-    capture::{ReadBody, ReadResult, Reading},
+    capture::{BodyReader, ReadBody, ReadResult},
     decision::DecisionReport,
     extract::{self, HeadKey},
     layer::LayerState,
@@ -235,7 +235,7 @@ impl<S> MatchedRequest<'_, S> {
             Err(error) => return self.refuse(&problem::invalid_key(&error)),
         };
         let share = Share::refusable(&self.shared.budget);
-        let mut reading = Reading::new(body, self.request_bytes_max(), share);
+        let mut reading = BodyReader::new(body, self.request_bytes_max(), share);
         if let Poll::Ready(read) = poll_once(&mut reading) {
             return self.body_read(key, read);
         }

@@ -21,12 +21,12 @@ const ENOUGH: usize = 192;
 /// Jobs that wait for the writer.
 #[derive(Debug)]
 pub(crate) struct Queue<J> {
-    waiting: Mutex<Waiting<J>>,
+    waiting: Mutex<WaitingJobs<J>>,
     arrived: Condvar,
 }
 
 #[derive(Debug)]
-struct Waiting<J> {
+struct WaitingJobs<J> {
     jobs: Vec<J>,
     /// Whether the writer sleeps until the next job.
     is_asleep: bool,
@@ -45,7 +45,7 @@ pub(crate) enum NotQueued {
 impl<J> Default for Queue<J> {
     fn default() -> Self {
         Self {
-            waiting: Mutex::new(Waiting {
+            waiting: Mutex::new(WaitingJobs {
                 jobs: Vec::new(),
                 is_asleep: false,
                 is_yielding: false,
@@ -57,7 +57,7 @@ impl<J> Default for Queue<J> {
 }
 
 impl<J> Queue<J> {
-    fn waiting(&self) -> MutexGuard<'_, Waiting<J>> {
+    fn waiting(&self) -> MutexGuard<'_, WaitingJobs<J>> {
         lock(&self.waiting)
     }
 
@@ -122,7 +122,7 @@ impl<J> Queue<J> {
     pub(crate) fn retry_after(&self, jobs: Vec<J>, pause: Duration) -> bool {
         let mut waiting = self.waiting();
         waiting.jobs.splice(0..0, jobs);
-        let is_open = |waiting: &mut Waiting<J>| !waiting.is_closed;
+        let is_open = |waiting: &mut WaitingJobs<J>| !waiting.is_closed;
         let waited = self.arrived.wait_timeout_while(waiting, pause, is_open);
         let (waiting, _) = waited.unwrap_or_else(PoisonError::into_inner);
         !waiting.is_closed

@@ -45,7 +45,7 @@ mod erase;
 mod folder;
 mod frame;
 mod image;
-mod keeper;
+mod maintenance;
 mod manifest;
 mod options;
 mod recover;
@@ -58,13 +58,13 @@ mod writer;
 pub use crate::log::disk;
 use disk::RealDisk;
 use folder::{Folder, unavailable};
-use keeper::Keeper;
+use maintenance::Maintenance;
 use manifest::Manifest;
 pub use options::{Durability, Options};
 use reserve::ReservedDisk;
 use segment::{Location, Segment};
 pub(crate) use writer::QueuedReply;
-use writer::{Job, Request};
+use writer::{QueuedRequest, Request};
 
 /// The longest outcome, and the largest segment, in bytes. Offsets and lengths have 32 bits.
 const BYTES_MAX: u64 = 1 << 30;
@@ -101,16 +101,16 @@ impl fmt::Display for Damage {
 /// The embedded store. Clones share it; dropping the last clone closes it.
 #[derive(Debug, Clone)]
 pub struct Embedded {
-    inner: Arc<Inner>,
+    inner: Arc<EmbeddedThreads>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct EmbeddedThreads {
     shared: Arc<EmbeddedState>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// State shared by callers, the writer and the keeper.
+/// State shared by callers, the writer and the maintenance.
 #[derive(Debug)]
 pub(crate) struct EmbeddedState {
     folder: Folder,
@@ -126,8 +126,8 @@ pub(crate) struct EmbeddedState {
     damage: Vec<Damage>,
     /// The first permanent write or sync error. Once it is set, the store rejects all requests.
     latch: OnceLock<String>,
-    queue: Queue<Job>,
-    keeper: Keeper,
+    queue: Queue<QueuedRequest>,
+    maintenance: Maintenance,
 }
 
 /// The in-memory entry of a record.
@@ -193,11 +193,11 @@ impl Embedded {
             damage: recovered.damage,
             latch: OnceLock::new(),
             queue: Queue::default(),
-            keeper: Keeper::new(recovered.sealed),
+            maintenance: Maintenance::new(recovered.sealed),
         });
         let threads = Mutex::new(shared.start_threads(epoch, previous)?);
         let opened = Self {
-            inner: Arc::new(Inner { shared, threads }),
+            inner: Arc::new(EmbeddedThreads { shared, threads }),
         };
         opened.inner.shared.wait_for_spare();
         opened.inner.shared.check_open()?;
@@ -568,7 +568,7 @@ impl EmbeddedState {
     }
 }
 
-impl Drop for Inner {
+impl Drop for EmbeddedThreads {
     fn drop(&mut self) {
         self.shared.queue.close();
         let threads = std::mem::take(&mut *lock(&self.threads));

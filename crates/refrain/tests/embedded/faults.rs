@@ -210,7 +210,7 @@ fn rejected_write_is_removed_before_the_next_segment() {
     let error = ask(&store, claim(2)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Full);
     disk.mend();
-    // The keeper cannot truncate the segment before the process dies.
+    // The maintenance thread cannot truncate the segment before the process dies.
     disk.fail(Rule::always(Operation::SetLen, ".log", Fault::ENOSPC));
     settle(&store, 1, fence, completion(&[1; 3_600], HOUR, HOUR));
     let killed = site.killed();

@@ -8,10 +8,10 @@ use refrain::{
 
 use refrain_plan::Consumer;
 
-use super::{Facts, Line, host_and_path, or_done};
+use super::{Line, ReviewInput, host_and_path, or_done};
 use crate::check::summary::word;
 
-pub(super) fn aligned(facts: &Facts) -> Vec<Line> {
+pub(super) fn aligned(facts: &ReviewInput) -> Vec<Line> {
     let settings = &facts.settings;
     let unheard: Vec<_> = facts
         .consumed
@@ -44,7 +44,7 @@ pub(super) fn aligned(facts: &Facts) -> Vec<Line> {
 }
 
 /// Advice for a channel that the project's AsyncAPI description consumes and no worker of the file handles.
-fn unheard(facts: &Facts, (description, consumer): &(String, Consumer)) -> Option<Line> {
+fn unheard(facts: &ReviewInput, (description, consumer): &(String, Consumer)) -> Option<Line> {
     let mut workers = facts.settings.workers.iter();
     let is_taken = workers.any(|it| it.queue == consumer.channel || it.name == consumer.name);
     let why = format!(
@@ -58,7 +58,7 @@ fn unheard(facts: &Facts, (description, consumer): &(String, Consumer)) -> Optio
 }
 
 /// Findings where a worker and an operation of the policy guard the same endpoint differently.
-fn both_ways(facts: &Facts, worker: &WorkerSettings) -> Vec<Line> {
+fn both_ways(facts: &ReviewInput, worker: &WorkerSettings) -> Vec<Line> {
     let (host, path) = host_and_path(worker.deliver.as_str());
     let path = path
         .split('?')

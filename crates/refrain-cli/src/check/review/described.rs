@@ -10,8 +10,8 @@ use refrain::{
 use refrain_openapi::Document;
 use refrain_plan::{Consumer, Options, Plan, Planned, render::class_name};
 
-use super::{Facts, Line, or_done};
-use crate::find::Found;
+use super::{Line, ReviewInput, or_done};
+use crate::find::FoundFiles;
 
 /// The most missing operations that are listed one by one.
 const TOLD_MAX: usize = 50;
@@ -44,7 +44,7 @@ impl Described {
     /// When the named description cannot be used.
     pub(super) fn find(
         named: Option<&Path>,
-        found: &Found,
+        found: &FoundFiles,
         settings: &Settings,
     ) -> Result<Self, String> {
         if let Some(file) = named {
@@ -106,7 +106,7 @@ impl Api {
     }
 
     /// Every operation that the API serves, with the name of the file's operation for it, if there is one.
-    pub(super) fn held_against(&self, facts: &Facts) -> Result<Vec<Pair<'_>>, String> {
+    pub(super) fn held_against(&self, facts: &ReviewInput) -> Result<Vec<Pair<'_>>, String> {
         let named = everything(facts)?;
         let served = self.plan.operations.iter().filter(|it| it.is_served);
         let pairs = served.map(|planned| {
@@ -124,7 +124,7 @@ impl Api {
 type Pair<'a> = (&'a Planned, Option<String>);
 
 /// The consumers in AsyncAPI descriptions, each with the name of its description; unreadable ones are skipped.
-pub(super) fn consumers(found: &Found) -> Vec<(String, Consumer)> {
+pub(super) fn consumers(found: &FoundFiles) -> Vec<(String, Consumer)> {
     let read = found.messages.iter().filter_map(|file| {
         let file = file.strip_prefix("./").unwrap_or(file);
         let document = Document::read(file).ok()?;
@@ -135,7 +135,7 @@ pub(super) fn consumers(found: &Found) -> Vec<(String, Consumer)> {
     read.flatten().collect()
 }
 
-pub(super) fn covered(facts: &Facts) -> Vec<Line> {
+pub(super) fn covered(facts: &ReviewInput) -> Vec<Line> {
     let unseen = |why: String, fix: &str| vec![Line::advice(facts.whole(), why, fix)];
     let fix = "pass the API description with --openapi FILE";
     let api = match &facts.described {
@@ -195,7 +195,7 @@ fn uncovered(api: &Api, planned: &Planned) -> Line {
 }
 
 /// Lines for operations whose class differs between the file and the description.
-pub(super) fn differing(facts: &Facts) -> Vec<Line> {
+pub(super) fn differing(facts: &ReviewInput) -> Vec<Line> {
     let Some(api) = facts.described.api() else {
         return Vec::new();
     };
@@ -213,7 +213,13 @@ pub(super) fn differing(facts: &Facts) -> Vec<Line> {
     lines.collect()
 }
 
-fn differs(facts: &Facts, api: &Api, planned: &Planned, written: &Operation, class: Class) -> Line {
+fn differs(
+    facts: &ReviewInput,
+    api: &Api,
+    planned: &Planned,
+    written: &Operation,
+    class: Class,
+) -> Line {
     let (name, place) = (&written.name, facts.place(&written.name));
     let (is, reads) = (class_name(class), class_name(planned.verdict.class));
     let reasons = reasons(planned);
@@ -249,7 +255,7 @@ fn reasons(planned: &Planned) -> String {
 }
 
 /// The same policy with every operation guarded, so that unguarded ones are found, too.
-fn everything(facts: &Facts) -> Result<Policy, String> {
+fn everything(facts: &ReviewInput) -> Result<Policy, String> {
     let operations = facts.settings.policy.operations().cloned();
     let operations = operations.map(|operation| Operation {
         guarded: true,

@@ -7,7 +7,7 @@ use refrain::{
     policy::{Class, Operation, WorkerSettings, units},
 };
 
-use super::{Facts, Line, folded, listed, or_done};
+use super::{Line, ReviewInput, folded, listed, or_done};
 
 /// Words in a path that suggest money.
 const WORDS: [&str; 12] = [
@@ -25,7 +25,7 @@ const WORDS: [&str; 12] = [
     "withdrawals",
 ];
 
-pub(super) fn financial(facts: &Facts) -> Vec<Line> {
+pub(super) fn financial(facts: &ReviewInput) -> Vec<Line> {
     let operations = || facts.settings.policy.operations();
     let doubtful =
         operations().filter(|it| it.class != Some(Class::Monetary) && sounds_of_money(it));
@@ -87,7 +87,11 @@ pub(super) fn financial(facts: &Facts) -> Vec<Line> {
 }
 
 /// A line with the audited operations and workers, and the folder of the log.
-fn written_down(facts: &Facts, money: &[&Operation], workers: &[&WorkerSettings]) -> Option<Line> {
+fn written_down(
+    facts: &ReviewInput,
+    money: &[&Operation],
+    workers: &[&WorkerSettings],
+) -> Option<Line> {
     let operations = money.iter().filter(|it| it.audit).map(|it| it.name.clone());
     let workers = workers.iter().filter(|it| it.audit);
     let workers = workers.map(|it| format!("worker {}", it.name));
@@ -98,7 +102,7 @@ fn written_down(facts: &Facts, money: &[&Operation], workers: &[&WorkerSettings]
 }
 
 /// Whether the plan classified the worker's messages as monetary, in the file or in a description found now.
-fn moves_money(facts: &Facts, worker: &WorkerSettings) -> bool {
+fn moves_money(facts: &ReviewInput, worker: &WorkerSettings) -> bool {
     let mark = facts.marks.of_worker(&worker.name);
     let is_planned = mark.is_some_and(|it| it.class == "monetary");
     let mut consumed = facts.consumed.iter().filter(|(_, it)| it.is_monetary);
@@ -138,7 +142,7 @@ fn kept(name: &str, place: String, terms: &Terms) -> Option<Line> {
 }
 
 /// Lines for operations and workers that move money without an audit, and for a damaged audit log.
-fn audited(facts: &Facts, money: &[&Operation], workers: &[&WorkerSettings]) -> Vec<Line> {
+fn audited(facts: &ReviewInput, money: &[&Operation], workers: &[&WorkerSettings]) -> Vec<Line> {
     let unaudited = money.iter().filter(|it| !it.audit).map(|it| {
         Line::open(
             facts.place(&it.name),

@@ -6,10 +6,10 @@ use refrain::{
     policy::{Class, Mode, Operation, ReplayTo},
 };
 
-use super::{Facts, Line, described, folded, grouped, or_done};
+use super::{Line, ReviewInput, described, folded, grouped, or_done};
 use crate::check::summary::{list, word};
 
-pub(super) fn classified(facts: &Facts) -> Vec<Line> {
+pub(super) fn classified(facts: &ReviewInput) -> Vec<Line> {
     let named: Vec<_> = facts
         .settings
         .policy
@@ -44,7 +44,7 @@ pub(super) fn classified(facts: &Facts) -> Vec<Line> {
 }
 
 /// A line for a class that the plan guessed and nobody has confirmed.
-fn undecided(facts: &Facts, operation: &Operation) -> Option<Line> {
+fn undecided(facts: &ReviewInput, operation: &Operation) -> Option<Line> {
     let Operation { name, .. } = operation;
     let mark = facts.marks.of_operation(name).filter(|it| it.is_unsure)?;
     let why = format!(
@@ -55,7 +55,7 @@ fn undecided(facts: &Facts, operation: &Operation) -> Option<Line> {
     Some(Line::open(facts.place(name), why, fix))
 }
 
-pub(super) fn keys(facts: &Facts) -> Vec<Line> {
+pub(super) fn keys(facts: &ReviewInput) -> Vec<Line> {
     let mut open = Vec::new();
     for operation in facts.guarded() {
         let (name, place) = (&operation.name, facts.place(&operation.name));
@@ -93,7 +93,7 @@ pub(super) fn keys(facts: &Facts) -> Vec<Line> {
     or_done(open, facts.whole(), grouped(strategy))
 }
 
-pub(super) fn scope(facts: &Facts) -> Vec<Line> {
+pub(super) fn scope(facts: &ReviewInput) -> Vec<Line> {
     let mut open = Vec::new();
     for operation in facts.guarded() {
         let (name, place) = (&operation.name, facts.place(&operation.name));
@@ -118,7 +118,7 @@ pub(super) fn scope(facts: &Facts) -> Vec<Line> {
     or_done(open, facts.whole(), grouped(scopes))
 }
 
-pub(super) fn conflicts(facts: &Facts) -> Vec<Line> {
+pub(super) fn conflicts(facts: &ReviewInput) -> Vec<Line> {
     let mut open = Vec::new();
     for operation in facts.guarded() {
         let (name, place) = (&operation.name, facts.place(&operation.name));

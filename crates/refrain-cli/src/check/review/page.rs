@@ -4,12 +4,12 @@ use std::fs;
 
 use refrain_plan::render::{self, Owner, owner};
 
-use super::{Facts, Line};
+use super::{Line, ReviewInput};
 
 /// The name that `refrain plan` gives the page.
 const PAGE: &str = "retrying-safely.md";
 
-pub(super) fn documented(facts: &Facts) -> Vec<Line> {
+pub(super) fn documented(facts: &ReviewInput) -> Vec<Line> {
     if facts.guarded().all(|it| facts.is_catch_all(it)) {
         let why = "the file names no operation that a page for clients could describe";
         return vec![Line::not_applicable(facts.whole(), why)];

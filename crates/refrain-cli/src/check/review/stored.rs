@@ -9,9 +9,9 @@ use refrain::{
     store::embedded::Durability,
 };
 
-use super::{Facts, Line, grouped, or_done};
+use super::{Line, ReviewInput, grouped, or_done};
 
-pub(super) fn storage(facts: &Facts) -> Vec<Line> {
+pub(super) fn storage(facts: &ReviewInput) -> Vec<Line> {
     let settings = &facts.settings;
     let mut open = Vec::new();
     // Claims are kept in the last store named.
@@ -85,7 +85,7 @@ fn line(is_required: bool, place: String, why: String, fix: &str) -> Line {
     }
 }
 
-pub(super) fn retention(facts: &Facts) -> Vec<Line> {
+pub(super) fn retention(facts: &ReviewInput) -> Vec<Line> {
     let settings = &facts.settings;
     let warned = settings.policy.warnings();
     let mut open: Vec<_> = warned

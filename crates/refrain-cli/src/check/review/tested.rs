@@ -7,9 +7,9 @@ use std::{
 };
 
 use refrain::policy::Operation;
-use refrain_verify::verify::{OperationReport, Report, Verdict};
+use refrain_verify::verify::{CaseVerdict, OperationReport, Report};
 
-use super::{Facts, Line, host_and_path, or_done};
+use super::{Line, ReviewInput, host_and_path, or_done};
 use crate::plan::VERIFY;
 
 /// The most bytes of a report that are read.
@@ -73,7 +73,7 @@ impl Found {
     }
 }
 
-pub(super) fn tests(facts: &Facts) -> Vec<Line> {
+pub(super) fn tests(facts: &ReviewInput) -> Vec<Line> {
     let Tested(found) = &facts.tested;
     let Some(first) = found.first() else {
         return vec![absent(facts)];
@@ -90,7 +90,7 @@ pub(super) fn tests(facts: &Facts) -> Vec<Line> {
     open.extend(wanted.filter_map(|it| untried(facts, found, it)));
     open.extend(unheard(facts, found));
     let said = found.iter().map(|Found { report, .. }| {
-        let passed = report.count(Verdict::Pass);
+        let passed = report.count(CaseVerdict::Pass);
         format!("{passed} cases passed at {}, none failed", report.target)
     });
     or_done(
@@ -100,7 +100,7 @@ pub(super) fn tests(facts: &Facts) -> Vec<Line> {
     )
 }
 
-fn absent(facts: &Facts) -> Line {
+fn absent(facts: &ReviewInput) -> Line {
     let has_requests = facts.guarded().any(|it| !facts.is_catch_all(it));
     let fix = match facts.settings.workers.first().filter(|_| !has_requests) {
         Some(it) => format!(
@@ -128,7 +128,7 @@ fn stale(found: &Found) -> Option<Line> {
 }
 
 /// A line for an operation of the file that no report covers, or that was left out.
-fn untried(facts: &Facts, found: &[Found], operation: &Operation) -> Option<Line> {
+fn untried(facts: &ReviewInput, found: &[Found], operation: &Operation) -> Option<Line> {
     let (name, place) = (&operation.name, facts.place(&operation.name));
     if operation.signature.is_some() {
         let why = format!("{name} takes signed deliveries, which refrain verify does not send");
@@ -168,7 +168,7 @@ fn untried(facts: &Facts, found: &[Found], operation: &Operation) -> Option<Line
 }
 
 /// Lines for workers whose queues no report covers.
-fn unheard(facts: &Facts, found: &[Found]) -> Vec<Line> {
+fn unheard(facts: &ReviewInput, found: &[Found]) -> Vec<Line> {
     let is_tested = |queue: &str| found.iter().any(|it| it.queue() == Some(queue));
     let workers = facts.settings.workers.iter();
     let unheard = workers.filter(|worker| !is_tested(&worker.queue));
@@ -184,7 +184,7 @@ fn unheard(facts: &Facts, found: &[Found]) -> Vec<Line> {
 }
 
 /// A line for a report about another address, which proves nothing about this policy.
-fn elsewhere(facts: &Facts, found: &Found) -> Option<Line> {
+fn elsewhere(facts: &ReviewInput, found: &Found) -> Option<Line> {
     if found.queue().is_some() {
         return None;
     }
@@ -212,7 +212,7 @@ fn failed(found: &Found, operation: &OperationReport) -> Vec<Line> {
     let tested = &operation.operation;
     let cases = operation.cases.iter();
     let mut open: Vec<_> = cases
-        .filter(|case| case.verdict == Verdict::Fail)
+        .filter(|case| case.verdict == CaseVerdict::Fail)
         .map(|case| {
             let why = format!("{tested}: {} failed: {}", case.id, case.findings.join("; "));
             Line::open(name, why, case.fix.clone())
@@ -220,7 +220,7 @@ fn failed(found: &Found, operation: &OperationReport) -> Vec<Line> {
         .collect();
     for core in core {
         let case = operation.cases.iter().find(|case| case.id == *core);
-        if case.is_none_or(|case| case.verdict == Verdict::Skipped) {
+        if case.is_none_or(|case| case.verdict == CaseVerdict::Skipped) {
             let why = format!("{tested}: {core} was not tested");
             open.push(Line::open(
                 name,

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use refrain::http::Code;
 
 use crate::{
-    clients::head::{self, Heads, Refused},
+    clients::head::{self, RefusedHead, RequestHeadParser},
     http1::{Framing, Limits, Step},
 };
 
@@ -29,7 +29,7 @@ struct Read {
 #[derive(Debug, Default, PartialEq)]
 struct All {
     requests: Vec<Read>,
-    refused: Option<Refused>,
+    refused: Option<RefusedHead>,
     /// Whether a body was malformed.
     is_broken: bool,
     rest: Vec<u8>,
@@ -37,7 +37,11 @@ struct All {
 
 /// Reads requests that come in pieces, up to the end or the first error.
 fn read<'p>(pieces: impl IntoIterator<Item = &'p [u8]>) -> All {
-    let (mut input, mut heads, mut all) = (BytesMut::new(), Heads::default(), All::default());
+    let (mut input, mut heads, mut all) = (
+        BytesMut::new(),
+        RequestHeadParser::default(),
+        All::default(),
+    );
     let mut framing = Framing::Length(0);
     for piece in pieces {
         input.extend_from_slice(piece);
@@ -54,7 +58,12 @@ fn read<'p>(pieces: impl IntoIterator<Item = &'p [u8]>) -> All {
 }
 
 /// Advances by one step; returns whether another may follow.
-fn advance(input: &mut BytesMut, heads: &mut Heads, framing: &mut Framing, all: &mut All) -> bool {
+fn advance(
+    input: &mut BytesMut,
+    heads: &mut RequestHeadParser,
+    framing: &mut Framing,
+    all: &mut All,
+) -> bool {
     if framing.is_over() {
         match heads.take(input, LIMITS) {
             Ok(None) => return false,
@@ -258,7 +267,7 @@ fn a_head_over_a_limit_is_refused_before_all_of_it_has_come() {
             bytes_max,
             fields_max: 8,
         };
-        let taken = Heads::default().take(&mut target.as_bytes().into(), limits);
+        let taken = RequestHeadParser::default().take(&mut target.as_bytes().into(), limits);
         assert_eq!(taken.unwrap_err().code, Code::TargetTooLong);
     }
 }

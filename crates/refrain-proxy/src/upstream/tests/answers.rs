@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use crate::{
     http1::{Broken, Framing, Limits, Step},
-    upstream::Heads,
+    upstream::UpstreamHeadParser,
 };
 
 const LIMITS: Limits = Limits {
@@ -37,7 +37,7 @@ fn words(headers: &http::HeaderMap) -> Vec<(String, String)> {
 /// Reads a response that comes in pieces, up to its end or the end of the connection.
 fn read<'p>(pieces: impl IntoIterator<Item = &'p [u8]>, is_to_head: bool) -> Result<Read, Broken> {
     let (mut input, mut read) = (BytesMut::new(), Read::default());
-    let mut heads = Heads::default();
+    let mut heads = UpstreamHeadParser::default();
     let mut framing: Option<Framing> = None;
     for piece in pieces {
         input.extend_from_slice(piece);
@@ -270,7 +270,7 @@ fn trailers_follow_the_last_chunk() {
 fn the_name_of_a_status_is_kept_where_it_is_the_upstreams_own() {
     for (reason, own) in [("OK", None), ("Fine", Some("Fine")), ("", Some(""))] {
         let answer = format!("HTTP/1.1 200 {reason}\r\n\r\n");
-        let head = Heads::default()
+        let head = UpstreamHeadParser::default()
             .take(&mut answer.as_bytes().into(), false, LIMITS)
             .unwrap()
             .unwrap();

@@ -9,7 +9,7 @@ use tokio_postgres::{
     types::{ToSql, Type},
 };
 
-use super::super::{connect::PostgresContext, trouble::Trouble};
+use super::super::{connect::PostgresContext, errors::StatementError};
 
 /// Maximum number of skipped events that are remembered for an aggregate.
 const MISSING_MAX: usize = 1_000;
@@ -44,7 +44,7 @@ pub(super) async fn advance(
     sequence: &Sequence,
     (consumer, aggregate, number): (&str, &str, u64),
 ) -> Result<SequenceDecision> {
-    let failed = |error| Trouble::from(error).into_error();
+    let failed = |error| StatementError::from(error).into_error();
     let schema = place.address.quoted_schema();
     let named: [Parameter<'_>; 2] = [(&consumer, Type::TEXT), (&aggregate, Type::TEXT)];
     let before_first = signed(sequence.first()) - 1;

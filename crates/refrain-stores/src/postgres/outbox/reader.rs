@@ -17,9 +17,9 @@ use tokio::{
 use tokio_postgres::types::ToSql;
 
 use super::{
-    Address, PostgresContext, Trouble, at_start, prefix,
+    Address, PostgresContext, StatementError, at_start, prefix,
     rows::{Columns, refused, seconds, taken},
-    statements::Statements,
+    statements::OutboxStatements,
 };
 use crate::postgres::{connect::ANSWER_TIMEOUT, dial::Wire};
 
@@ -33,7 +33,7 @@ pub struct PostgresOutbox {
     /// Random identifier of this relay.
     number: i64,
     /// Locked while connecting, so that there is one connection.
-    session: Mutex<Option<Arc<Session>>>,
+    session: Mutex<Option<Arc<OutboxSession>>>,
     /// Notified when messages were appended.
     appended: Arc<Notify>,
     /// Group where the last take stopped; the next take starts after it.
@@ -42,9 +42,9 @@ pub struct PostgresOutbox {
 
 /// Connection with its prepared statements.
 #[derive(Debug)]
-struct Session {
+struct OutboxSession {
     wire: Wire,
-    statements: Statements,
+    statements: OutboxStatements,
 }
 
 impl fmt::Debug for PostgresOutbox {
@@ -80,7 +80,7 @@ impl PostgresOutbox {
         Ok(outbox)
     }
 
-    async fn session(&self) -> Result<Arc<Session>> {
+    async fn session(&self) -> Result<Arc<OutboxSession>> {
         let mut session = self.session.lock().await;
         if let Some(session) = session.as_ref().filter(|it| !it.wire.client.is_closed()) {
             return Ok(session.clone());
@@ -90,18 +90,18 @@ impl PostgresOutbox {
         let (wire, _) = self.place.connect(move |_| appended.notify_one()).await?;
         let prepared = timeout(ANSWER_TIMEOUT, self.prepare(&wire)).await;
         let statements = prepared.map_err(|_| silent())??;
-        let made = Arc::new(Session { wire, statements });
+        let made = Arc::new(OutboxSession { wire, statements });
         // Notifications may have been missed while there was no connection.
         self.appended.notify_one();
         Ok(session.insert(made).clone())
     }
 
-    async fn prepare(&self, wire: &Wire) -> Result<Statements> {
+    async fn prepare(&self, wire: &Wire) -> Result<OutboxStatements> {
         let failed = |error| at_start(&error, &self.place.address);
         // The store's settings clear the search path, but here it has to find the table.
         let set_up = "RESET search_path; LISTEN refrain_outbox";
         wire.client.batch_execute(set_up).await.map_err(failed)?;
-        let statements = Statements::prepare(&wire.client, &self.table).await;
+        let statements = OutboxStatements::prepare(&wire.client, &self.table).await;
         let statements = statements.map_err(failed)?;
         // Missing privileges show only when the table is read.
         let read = wire.client.query(&statements.backlog, &[]).await;
@@ -113,15 +113,15 @@ impl PostgresOutbox {
     async fn ask<T>(
         &self,
         limit: Duration,
-        ask: impl AsyncFnOnce(&Session) -> Result<T, tokio_postgres::Error>,
+        ask: impl AsyncFnOnce(&OutboxSession) -> Result<T, tokio_postgres::Error>,
     ) -> Result<T> {
         let session = self.session().await?;
         let trouble = match timeout(limit, ask(&session)).await {
             Ok(Ok(answer)) => return Ok(answer),
-            Ok(Err(error)) => Trouble::from(error),
-            Err(_) => Trouble::Lost(silent()),
+            Ok(Err(error)) => StatementError::from(error),
+            Err(_) => StatementError::Lost(silent()),
         };
-        if matches!(trouble, Trouble::Lost(_)) {
+        if matches!(trouble, StatementError::Lost(_)) {
             let mut held = self.session.lock().await;
             if held.as_ref().is_some_and(|it| Arc::ptr_eq(it, &session)) {
                 *held = None;
@@ -212,21 +212,25 @@ impl refrain::consume::Outbox for PostgresOutbox {
     }
 
     fn renew<'a>(&'a self, ids: &'a [i64], lease: Duration) -> Answer<'a, Vec<i64>> {
-        Box::pin(self.ask(ANSWER_TIMEOUT, async move |session: &Session| {
-            let lease = lease.as_secs_f64();
-            let statement = &session.statements.renew;
-            let parameters: [&(dyn ToSql + Sync); 3] = [&ids, &lease, &self.number];
-            let rows = session.wire.client.query(statement, &parameters).await?;
-            rows.iter().map(|row| row.try_get(0)).collect()
-        }))
+        Box::pin(
+            self.ask(ANSWER_TIMEOUT, async move |session: &OutboxSession| {
+                let lease = lease.as_secs_f64();
+                let statement = &session.statements.renew;
+                let parameters: [&(dyn ToSql + Sync); 3] = [&ids, &lease, &self.number];
+                let rows = session.wire.client.query(statement, &parameters).await?;
+                rows.iter().map(|row| row.try_get(0)).collect()
+            }),
+        )
     }
 
     fn mark<'a>(&'a self, ids: &'a [i64]) -> Answer<'a, ()> {
-        Box::pin(self.ask(ANSWER_TIMEOUT, async move |session: &Session| {
-            let statement = &session.statements.mark;
-            session.wire.client.execute(statement, &[&ids]).await?;
-            Ok(())
-        }))
+        Box::pin(
+            self.ask(ANSWER_TIMEOUT, async move |session: &OutboxSession| {
+                let statement = &session.statements.mark;
+                session.wire.client.execute(statement, &[&ids]).await?;
+                Ok(())
+            }),
+        )
     }
 
     fn give_back<'a>(&'a self, returns: &'a [Return]) -> Answer<'a, ()> {

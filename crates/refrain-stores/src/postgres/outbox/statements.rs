@@ -9,7 +9,7 @@ const GROUPS_PASSED_MAX: usize = 2_000;
 
 /// Statements, prepared on one connection.
 #[derive(Debug)]
-pub(super) struct Statements {
+pub(super) struct OutboxStatements {
     pub(super) take: Statement,
     pub(super) renew: Statement,
     pub(super) mark: Statement,
@@ -19,7 +19,7 @@ pub(super) struct Statements {
     pub(super) redrive: Statement,
 }
 
-impl Statements {
+impl OutboxStatements {
     pub(super) async fn prepare(
         client: &Client,
         table: &str,

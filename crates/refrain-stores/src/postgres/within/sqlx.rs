@@ -66,7 +66,7 @@ fn query(
             words: error.to_string(),
         })?;
         let is_null = matches!(written, tokio_postgres::types::IsNull::Yes);
-        query = query.bind(Wire {
+        query = query.bind(BinaryValue {
             bytes: (!is_null).then_some(bytes),
             ty: PgTypeInfo::with_oid(Oid(ty.oid())),
         });
@@ -75,12 +75,12 @@ fn query(
 }
 
 /// Value in the binary wire format.
-struct Wire {
+struct BinaryValue {
     bytes: Option<BytesMut>,
     ty: PgTypeInfo,
 }
 
-impl Encode<'_, Postgres> for Wire {
+impl Encode<'_, Postgres> for BinaryValue {
     fn encode_by_ref(&self, buffer: &mut PgArgumentBuffer) -> Result<IsNull, BoxDynError> {
         let Some(bytes) = &self.bytes else {
             return Ok(IsNull::Yes);
@@ -94,7 +94,7 @@ impl Encode<'_, Postgres> for Wire {
     }
 }
 
-impl ::sqlx::Type<Postgres> for Wire {
+impl ::sqlx::Type<Postgres> for BinaryValue {
     /// Placeholder: `produces` returns the type of each value.
     fn type_info() -> PgTypeInfo {
         PgTypeInfo::with_oid(Oid(Type::UNKNOWN.oid()))

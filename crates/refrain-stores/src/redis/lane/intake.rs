@@ -2,7 +2,7 @@
 
 use tokio::sync::mpsc;
 
-use super::{Job, Load, TOGETHER_MAX};
+use super::{Load, QueuedCall, TOGETHER_MAX};
 
 /// Maximum bytes of outcomes per call; a single larger outcome is still sent.
 const TOGETHER_BYTES_MAX: usize = 1 << 20;
@@ -12,14 +12,14 @@ const GATHER_MAX: u32 = 64;
 const IDLE_MAX: u32 = 16;
 
 pub(super) struct Intake<L> {
-    jobs: mpsc::Receiver<Job<L>>,
-    waiting: Vec<Job<L>>,
+    jobs: mpsc::Receiver<QueuedCall<L>>,
+    waiting: Vec<QueuedCall<L>>,
     /// Number of jobs answered last, whose callers may send the next job soon.
     expected: usize,
 }
 
 impl<L: Load> Intake<L> {
-    pub(super) fn new(jobs: mpsc::Receiver<Job<L>>) -> Self {
+    pub(super) fn new(jobs: mpsc::Receiver<QueuedCall<L>>) -> Self {
         Self {
             jobs,
             waiting: Vec::new(),
@@ -46,11 +46,11 @@ impl<L: Load> Intake<L> {
     }
 
     /// Takes the first jobs that fit into one call.
-    pub(super) fn fitting(&mut self) -> Vec<Job<L>> {
+    pub(super) fn fitting(&mut self) -> Vec<QueuedCall<L>> {
         self.waiting
             .retain(|job| job.load.is_wanted_by_nobody() || !job.answer.is_closed());
         let mut bytes = 0;
-        let fits = |job: &&Job<L>| {
+        let fits = |job: &&QueuedCall<L>| {
             bytes += job.load.bytes();
             bytes <= TOGETHER_BYTES_MAX
         };
@@ -60,7 +60,7 @@ impl<L: Load> Intake<L> {
     }
 
     /// Takes all queued jobs.
-    pub(super) fn all(&mut self) -> Vec<Job<L>> {
+    pub(super) fn all(&mut self) -> Vec<QueuedCall<L>> {
         while let Ok(job) = self.jobs.try_recv() {
             self.waiting.push(job);
         }

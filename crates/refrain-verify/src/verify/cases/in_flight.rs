@@ -8,7 +8,7 @@ use super::judge;
 use crate::{
     chaos::Fault,
     verify::{
-        Verdict,
+        CaseVerdict,
         between::Between,
         stage::{Intent, Stage, Stop},
         wire::{Lost, Sent},
@@ -140,7 +140,7 @@ pub(super) async fn hangs_up(stage: &mut Stage<'_>) -> Result<(), Stop> {
         let sent = hung_up(stage, &intent, later).await;
         stage.note("first, client disconnects", &intent.request, &sent, since);
         judge::aftermath(stage, &intent.request, before.count, patience).await?;
-        if stage.verdict == Verdict::Fail {
+        if stage.verdict == CaseVerdict::Fail {
             break;
         }
     }

@@ -6,9 +6,9 @@ use tokio::time::{Instant, sleep};
 
 use super::judge::{self, MOMENT};
 use crate::verify::{
-    Verdict,
+    CaseVerdict,
     stage::{Intent, Stage, Stop},
-    wire::{Line, Lost, Sent},
+    wire::{Lost, PartialRequest, Sent},
 };
 
 /// Duration of a pause if no lease is given.
@@ -83,7 +83,7 @@ pub(super) async fn killed(stage: &mut Stage<'_>) -> Result<(), Stop> {
         );
         stage.service.restart().await.map_err(Stop::Broken)?;
         judge::aftermath(stage, &intent.request, before.count, patience).await?;
-        if stage.verdict == Verdict::Fail {
+        if stage.verdict == CaseVerdict::Fail {
             break;
         }
     }
@@ -116,12 +116,12 @@ fn slow(stage: &mut Stage<'_>) -> Intent {
     }
 }
 
-async fn started(stage: &Stage<'_>, intent: &Intent) -> Result<Line, Lost> {
+async fn started(stage: &Stage<'_>, intent: &Intent) -> Result<PartialRequest, Lost> {
     let mut line = stage.prepare(&intent.request).await?;
     line.release().await?;
     Ok(line)
 }
 
-async fn finished(line: Result<Line, Lost>, timeout: Duration) -> Sent {
+async fn finished(line: Result<PartialRequest, Lost>, timeout: Duration) -> Sent {
     line?.answer(timeout).await
 }

@@ -1,17 +1,17 @@
 //! HTML report: one self-contained page.
 
-use super::{super::Exchange, CaseReport, OperationReport, Report, Verdict, escaped};
+use super::{super::Exchange, CaseReport, CaseVerdict, OperationReport, Report, escaped};
 
 mod card;
 mod timeline;
 
 const STYLE: &str = include_str!("html/page.css");
 /// Order of the verdicts on the page: most important first.
-const VERDICTS: [Verdict; 4] = [
-    Verdict::Fail,
-    Verdict::Warn,
-    Verdict::Pass,
-    Verdict::Skipped,
+const VERDICTS: [CaseVerdict; 4] = [
+    CaseVerdict::Fail,
+    CaseVerdict::Warn,
+    CaseVerdict::Pass,
+    CaseVerdict::Skipped,
 ];
 
 /// Renders the report as one self-contained HTML page.
@@ -33,14 +33,14 @@ pub fn html(report: &Report) -> String {
 
 /// The summary at the top.
 fn banner(report: &Report, title: &str) -> String {
-    let failed = report.count(Verdict::Fail);
+    let failed = report.count(CaseVerdict::Fail);
     let tested = report.operations.iter().filter(|it| it.left_out.is_none());
     let (tested, out) = (
         tested.clone().count(),
         report.operations.len() - tested.count(),
     );
     let (tone, said) = match failed {
-        0 if report.count(Verdict::Pass) == 0 => ("skipped", "Nothing was tested".into()),
+        0 if report.count(CaseVerdict::Pass) == 0 => ("skipped", "Nothing was tested".into()),
         0 => ("pass", "No hole was found".into()),
         1 => ("fail", "1 case shows a hole".into()),
         many => ("fail", format!("{many} cases show a hole")),
@@ -62,18 +62,18 @@ fn banner(report: &Report, title: &str) -> String {
     )
 }
 
-fn share(report: &Report, verdict: Verdict) -> String {
+fn share(report: &Report, verdict: CaseVerdict) -> String {
     let (class, many) = (class(verdict), report.count(verdict));
     format!("<i class=\"{class}\" style=\"flex:{many}\"></i>")
 }
 
-fn count(report: &Report, verdict: Verdict) -> String {
+fn count(report: &Report, verdict: CaseVerdict) -> String {
     let class = class(verdict);
     let word = match verdict {
-        Verdict::Fail => "failed",
-        Verdict::Warn => "warned",
-        Verdict::Pass => "passed",
-        Verdict::Skipped => "skipped",
+        CaseVerdict::Fail => "failed",
+        CaseVerdict::Warn => "warned",
+        CaseVerdict::Pass => "passed",
+        CaseVerdict::Skipped => "skipped",
     };
     let many = report.count(verdict);
     format!("<li class=\"{class}\"><b>{many}</b> {word}</li>")
@@ -103,7 +103,7 @@ fn operation(at: usize, operation: &OperationReport) -> String {
 
 /// Whether the case gets a card with details.
 fn is_told(case: &CaseReport) -> bool {
-    matches!(case.verdict, Verdict::Fail | Verdict::Warn)
+    matches!(case.verdict, CaseVerdict::Fail | CaseVerdict::Warn)
 }
 
 /// The anchor of a case.
@@ -130,12 +130,12 @@ fn row(at: usize, case: &CaseReport) -> String {
     )
 }
 
-fn class(verdict: Verdict) -> &'static str {
+fn class(verdict: CaseVerdict) -> &'static str {
     match verdict {
-        Verdict::Pass => "pass",
-        Verdict::Skipped => "skipped",
-        Verdict::Warn => "warn",
-        Verdict::Fail => "fail",
+        CaseVerdict::Pass => "pass",
+        CaseVerdict::Skipped => "skipped",
+        CaseVerdict::Warn => "warn",
+        CaseVerdict::Fail => "fail",
     }
 }
 

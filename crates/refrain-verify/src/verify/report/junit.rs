@@ -1,6 +1,6 @@
 //! JUnit report, for test runners.
 
-use super::{CaseReport, OperationReport, Report, Verdict, escaped};
+use super::{CaseReport, CaseVerdict, OperationReport, Report, escaped};
 
 /// Renders the report as JUnit XML: a suite for each operation.
 #[must_use]
@@ -13,8 +13,8 @@ pub fn junit(report: &Report) -> String {
             .iter()
             .map(|it| it.cases.len() + left_out(it))
             .sum::<usize>(),
-        report.count(Verdict::Fail),
-        report.count(Verdict::Skipped) + report.operations.iter().map(left_out).sum::<usize>(),
+        report.count(CaseVerdict::Fail),
+        report.count(CaseVerdict::Skipped) + report.operations.iter().map(left_out).sum::<usize>(),
         seconds(report.took_ms)
     );
     for operation in &report.operations {
@@ -29,8 +29,8 @@ pub fn junit(report: &Report) -> String {
         xml += &format!(
             "  <testsuite name=\"{name}\" tests=\"{}\" failures=\"{}\" errors=\"0\" skipped=\"{}\">\n",
             operation.cases.len() + left_out(operation),
-            count(Verdict::Fail),
-            count(Verdict::Skipped) + left_out(operation)
+            count(CaseVerdict::Fail),
+            count(CaseVerdict::Skipped) + left_out(operation)
         );
         if let Some(why) = &operation.left_out {
             xml += &format!(
@@ -52,10 +52,10 @@ fn left_out(operation: &OperationReport) -> usize {
 fn case(operation: &str, case: &CaseReport) -> String {
     let said = escaped(&case.findings.join("; "));
     let inner = match case.verdict {
-        Verdict::Pass => String::new(),
-        Verdict::Skipped => format!("      <skipped message=\"{said}\"/>\n"),
-        Verdict::Warn => format!("      <system-out>warning: {said}</system-out>\n"),
-        Verdict::Fail => {
+        CaseVerdict::Pass => String::new(),
+        CaseVerdict::Skipped => format!("      <skipped message=\"{said}\"/>\n"),
+        CaseVerdict::Warn => format!("      <system-out>warning: {said}</system-out>\n"),
+        CaseVerdict::Fail => {
             let text = escaped(&format!(
                 "{}\nhole: {}\nfix: {}",
                 case.title, case.hole, case.fix

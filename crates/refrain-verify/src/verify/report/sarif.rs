@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{CaseReport, OperationReport, Report, Verdict};
+use super::{CaseReport, CaseVerdict, OperationReport, Report};
 use crate::verify::CASES;
 
 /// Renders the report as SARIF 2.1.0: a rule for each case, a result for each failure and warning.
@@ -19,7 +19,8 @@ pub fn sarif(report: &Report) -> Value {
     let operations = report.operations.iter();
     let results = operations.flat_map(|operation| {
         let found = operation.cases.iter();
-        let found = found.filter(|case| matches!(case.verdict, Verdict::Fail | Verdict::Warn));
+        let found =
+            found.filter(|case| matches!(case.verdict, CaseVerdict::Fail | CaseVerdict::Warn));
         found.map(|case| result(report, operation, case))
     });
     sarif_log("refrain verify", rules.collect(), results.collect())
@@ -44,7 +45,7 @@ pub fn sarif_log(tool: &str, rules: Vec<Value>, results: Vec<Value>) -> Value {
 
 fn result(report: &Report, operation: &OperationReport, case: &CaseReport) -> Value {
     let level = match case.verdict {
-        Verdict::Fail => "error",
+        CaseVerdict::Fail => "error",
         _ => "warning",
     };
     let name = format!("{} at {}", operation.operation, report.target);

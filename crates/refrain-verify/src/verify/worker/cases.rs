@@ -8,7 +8,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::scene::{Pace, Scene};
+use super::scene::{MessageTiming, Scene};
 use crate::verify::{Case, cases::case, stage::Stop};
 
 /// When the consumer is killed, in percent of a message's processing time; `None` for when its effect is counted.
@@ -114,7 +114,7 @@ pub(super) async fn run(id: &str, scene: &mut Scene<'_>) -> Result<(), Stop> {
 }
 
 /// Runs before all cases: checks that a plain message has an effect; measures how many and how soon.
-pub(super) async fn pace(scene: &mut Scene<'_>) -> Result<Pace, Stop> {
+pub(super) async fn pace(scene: &mut Scene<'_>) -> Result<MessageTiming, Stop> {
     let id = scene.fresh();
     let since = Instant::now();
     // A consumer that was just started may have to create its queue first.
@@ -131,7 +131,7 @@ pub(super) async fn pace(scene: &mut Scene<'_>) -> Result<Pace, Stop> {
             scene.plan.queue, scene.plan.patience
         )));
     }
-    scene.pace = Pace {
+    scene.pace = MessageTiming {
         latency: since.elapsed(),
         effects: 1,
     };

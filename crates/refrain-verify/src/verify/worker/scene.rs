@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{Lines, Plan, Template};
 use crate::verify::{
-    Exchange, Verdict, draw, effects::Counter, report::millis, service::Service, stage::Stop,
+    CaseVerdict, Exchange, draw, effects::Counter, report::millis, service::Service, stage::Stop,
 };
 
 /// Maximum number of publications of one case in a report.
@@ -26,7 +26,7 @@ pub(super) struct World<'p> {
 
 /// Measurements of a plain message.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Pace {
+pub(super) struct MessageTiming {
     /// Time until its first effect.
     pub(super) latency: Duration,
     /// Number of effects: one for each consumer if all is well.
@@ -40,7 +40,7 @@ pub(super) struct Scene<'w> {
     pub(super) lines: &'w Lines,
     pub(super) template: &'w Template,
     pub(super) service: &'w mut Service,
-    pub(super) pace: Pace,
+    pub(super) pace: MessageTiming,
     counter: &'w Counter,
     /// Message and case; it makes ids differ between cases.
     place: String,
@@ -52,7 +52,7 @@ pub(super) struct Scene<'w> {
     before: u64,
     since: Instant,
     seen: Vec<Exchange>,
-    pub(super) verdict: Verdict,
+    pub(super) verdict: CaseVerdict,
     pub(super) findings: Vec<String>,
 }
 
@@ -68,7 +68,7 @@ impl<'w> Scene<'w> {
             lines: world.lines,
             template,
             service,
-            pace: Pace::default(),
+            pace: MessageTiming::default(),
             counter: &world.counter,
             place: format!("worker {number} {id}"),
             drawn: 0,
@@ -77,7 +77,7 @@ impl<'w> Scene<'w> {
             before: 0,
             since: Instant::now(),
             seen: Vec::new(),
-            verdict: Verdict::Pass,
+            verdict: CaseVerdict::Pass,
             findings: Vec::new(),
         };
         if !scene.counter.is_keyed() {
@@ -251,7 +251,7 @@ impl<'w> Scene<'w> {
     }
 
     pub(super) fn fail(&mut self, finding: impl Into<String>) {
-        self.verdict = Verdict::Fail;
+        self.verdict = CaseVerdict::Fail;
         self.say(finding);
     }
 

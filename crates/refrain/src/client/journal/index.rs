@@ -10,15 +10,15 @@ use crate::{Fingerprint, Key, client::moment::Moment};
 
 /// State of one call.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Slot {
+pub(super) struct CallSlot {
     pub(super) fingerprint: Fingerprint,
     pub(super) place: RecordPosition,
-    pub(super) state: State,
+    pub(super) state: CallState,
 }
 
 /// Progress of a call.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum State {
+pub(super) enum CallState {
     Open,
     Ended { at: Moment, number: u64 },
 }
@@ -34,7 +34,7 @@ pub(super) struct Kept {
 /// Index of all live calls.
 #[derive(Debug, Default)]
 pub(super) struct Index {
-    slots: HashMap<Key, Slot>,
+    slots: HashMap<Key, CallSlot>,
     open: usize,
     /// Finished calls, the oldest first. An entry whose number no longer matches its slot is stale.
     finished: VecDeque<(Key, u64)>,
@@ -45,7 +45,7 @@ pub(super) struct Index {
 }
 
 impl Index {
-    pub(super) fn get(&self, key: &Key) -> Option<&Slot> {
+    pub(super) fn get(&self, key: &Key) -> Option<&CallSlot> {
         self.slots.get(key)
     }
 
@@ -66,20 +66,20 @@ impl Index {
     pub(super) fn apply(&mut self, record: &Record, place: RecordPosition) {
         match record {
             Record::Intent(intent) => {
-                let slot = Slot {
+                let slot = CallSlot {
                     fingerprint: intent.fingerprint,
                     place,
-                    state: State::Open,
+                    state: CallState::Open,
                 };
                 self.put(&intent.key, slot);
             }
             Record::Answered(answered) => {
                 self.number += 1;
                 let (at, number) = (answered.at, self.number);
-                let slot = Slot {
+                let slot = CallSlot {
                     fingerprint: answered.fingerprint,
                     place,
-                    state: State::Ended { at, number },
+                    state: CallState::Ended { at, number },
                 };
                 self.put(&answered.key, slot);
                 self.finished.push_back((answered.key.clone(), number));
@@ -88,13 +88,13 @@ impl Index {
         }
     }
 
-    fn put(&mut self, key: &Key, slot: Slot) {
+    fn put(&mut self, key: &Key, slot: CallSlot) {
         self.remove(key);
         let len = u64::from(slot.place.len);
         self.bytes += len;
         match slot.state {
-            State::Open => self.open += 1,
-            State::Ended { .. } => self.finished_bytes += len,
+            CallState::Open => self.open += 1,
+            CallState::Ended { .. } => self.finished_bytes += len,
         }
         self.slots.insert(key.clone(), slot);
     }
@@ -106,8 +106,8 @@ impl Index {
         let len = u64::from(slot.place.len);
         self.bytes -= len;
         match slot.state {
-            State::Open => self.open -= 1,
-            State::Ended { .. } => self.finished_bytes -= len,
+            CallState::Open => self.open -= 1,
+            CallState::Ended { .. } => self.finished_bytes -= len,
         }
     }
 
@@ -116,7 +116,7 @@ impl Index {
         while let Some((key, number)) = self.finished.front() {
             let slot = self.slots.get(key).map(|slot| slot.state);
             let is_over = match slot {
-                Some(State::Ended { at, number: it }) if it == *number => {
+                Some(CallState::Ended { at, number: it }) if it == *number => {
                     at.steadily_until(now) >= kept.retention
                         || self.slots.len() - self.open > kept.calls_max
                         || self.finished_bytes > kept.bytes_max
@@ -137,7 +137,7 @@ impl Index {
 
     /// Returns the positions of open calls, the oldest first.
     pub(super) fn open_places(&self) -> Vec<RecordPosition> {
-        let open = |slot: &&Slot| matches!(slot.state, State::Open);
+        let open = |slot: &&CallSlot| matches!(slot.state, CallState::Open);
         let mut places: Vec<_> = self
             .slots
             .values()
@@ -150,7 +150,7 @@ impl Index {
 
     /// Returns every live record, in file order.
     pub(super) fn live(&self) -> Vec<(Key, RecordPosition)> {
-        let place = |(key, slot): (&Key, &Slot)| (key.clone(), slot.place);
+        let place = |(key, slot): (&Key, &CallSlot)| (key.clone(), slot.place);
         let mut live: Vec<_> = self.slots.iter().map(place).collect();
         live.sort_by_key(|(_, place)| place.offset);
         live

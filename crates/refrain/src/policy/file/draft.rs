@@ -10,7 +10,7 @@ use super::{
     problem::Report,
     proxy,
     table::{self, Part, Places},
-    typed::{Head, List, Scalar, Section},
+    typed::{List, OperationHead, Scalar, Section},
 };
 use crate::{
     Error, Result, fingerprint,
@@ -35,7 +35,7 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    pub(super) fn apply_webhook(&mut self, head: &Part<Head>, report: &mut Report<'_>) {
+    pub(super) fn apply_webhook(&mut self, head: &Part<OperationHead>, report: &mut Report<'_>) {
         let Some(text) = &head.values.webhook else {
             return;
         };
@@ -48,7 +48,7 @@ impl Draft {
 
     pub(super) fn apply_class(
         &mut self,
-        head: &Part<Head>,
+        head: &Part<OperationHead>,
         section: &Part<Section>,
         report: &mut Report<'_>,
     ) {
@@ -72,7 +72,7 @@ impl Draft {
         }
     }
 
-    pub(super) fn apply_probe(&mut self, head: &Part<Head>, report: &mut Report<'_>) {
+    pub(super) fn apply_probe(&mut self, head: &Part<OperationHead>, report: &mut Report<'_>) {
         let Some(text) = &head.values.probe else {
             return;
         };

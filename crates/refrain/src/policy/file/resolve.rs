@@ -15,7 +15,7 @@ use super::{
     relay::{self, RELAYS_MAX},
     server, signed,
     table::{self, ConfigTable, Part, Places},
-    typed::{Head, Proxy, Relay, Section, Server, Worker},
+    typed::{OperationHead, Proxy, Relay, Section, Server, Worker},
     worker::{self, WORKERS_MAX},
 };
 use crate::policy::{
@@ -279,10 +279,10 @@ fn operation(
     table::refuse_unknown(&mut table, ConfigTable::Operation, report);
     let signature = table.remove("signature");
     let mut head_table = DeTable::new();
-    for name in table::fields::<Head>() {
+    for name in table::fields::<OperationHead>() {
         head_table.extend(table.remove_entry(*name));
     }
-    let mut head = table::read::<Head>(head_table, report);
+    let mut head = table::read::<OperationHead>(head_table, report);
     let section = table::read::<Section>(table, report);
     let signed_at = signature
         .as_ref()
@@ -310,7 +310,11 @@ fn operation(
     Some((draft.operation, place))
 }
 
-fn pattern(head: &Part<Head>, at: Range<usize>, report: &mut Report<'_>) -> Option<Pattern> {
+fn pattern(
+    head: &Part<OperationHead>,
+    at: Range<usize>,
+    report: &mut Report<'_>,
+) -> Option<Pattern> {
     let Some(text) = &head.values.pattern else {
         if !head.places.contains_key("match") {
             report.push(

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::forms::FingerprintTable;
 use super::relay::RELAYS_MAX;
-use super::typed::{Authorization, Head, Proxy, Relay, Section, Server, Signed, Worker};
+use super::typed::{Authorization, OperationHead, Proxy, Relay, Section, Server, Signed, Worker};
 use super::worker::WORKERS_MAX;
 use crate::policy::{
     OPERATIONS_MAX,
@@ -28,7 +28,7 @@ struct Whole {
     policy: Option<Section>,
     /// Guarded operations. Their own settings override those of their class, which override `[policy]`.
     #[schemars(length(max = OPERATIONS_MAX))]
-    operation: Option<Vec<Entry>>,
+    operation: Option<Vec<OperationSchema>>,
     /// Queues, and the services that their messages are delivered to.
     #[schemars(length(max = WORKERS_MAX))]
     worker: Option<Vec<Consumer>>,
@@ -41,9 +41,9 @@ struct Whole {
 #[derive(JsonSchema)]
 #[schemars(rename = "Operation", deny_unknown_fields)]
 #[expect(dead_code, reason = "only its schema is used")]
-struct Entry {
+struct OperationSchema {
     #[schemars(flatten)]
-    head: Head,
+    head: OperationHead,
     #[schemars(flatten)]
     section: Section,
     /// Signature verification; a request without a valid signature gets 401. Default: no verification.

@@ -10,7 +10,7 @@ use toml::{
 
 use super::{
     problem::Report,
-    typed::{Authorization, Head, Proxy, Relay, Section, Server, Signed, Worker},
+    typed::{Authorization, OperationHead, Proxy, Relay, Section, Server, Signed, Worker},
 };
 use crate::policy::suggest;
 
@@ -65,7 +65,12 @@ impl ConfigTable {
             .concat(),
             Self::Proxy => fields::<Proxy>().to_vec(),
             Self::Policy => fields::<Section>().to_vec(),
-            Self::Operation => [fields::<Head>(), fields::<Section>(), &["signature"]].concat(),
+            Self::Operation => [
+                fields::<OperationHead>(),
+                fields::<Section>(),
+                &["signature"],
+            ]
+            .concat(),
             Self::Signature => fields::<Signed>().to_vec(),
             Self::Worker => [fields::<Worker>(), &["authorization"]].concat(),
             Self::Authorization => fields::<Authorization>().to_vec(),

@@ -217,7 +217,7 @@ pub(super) struct Section {
 /// Settings that only an `[[operation]]` has.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Head {
+pub(super) struct OperationHead {
     /// Methods and path pattern, such as `POST /v1/payments/{id}/capture` or `POST|PUT /hooks/*`.
     #[serde(rename = "match")]
     #[schemars(with = "Option<schema::PatternText>")]

@@ -12,7 +12,7 @@ use std::{
 use super::{
     EmbeddedState, Error, ErrorKind, Result, Slot,
     frame::Builder,
-    image::{self, Kind},
+    image::{self, ImageKind},
     lock,
     manifest::Extent,
     recover::{self, Sealed},
@@ -35,7 +35,7 @@ const SMALL_MAX: usize = 16;
 impl EmbeddedState {
     /// Deletes and compacts expired segments, until `at_most` records are removed or nothing is left to do.
     pub(super) fn sweep(&self, at_most: u32) -> Result<u32> {
-        let _only_one = lock(&self.keeper.sweeping);
+        let _only_one = lock(&self.maintenance.sweeping);
         let mut swept = 0;
         while swept < at_most {
             self.check_open()?;
@@ -52,12 +52,12 @@ impl EmbeddedState {
             };
             swept += match done {
                 Ok(count) => count,
-                Err(Trouble::Damaged(number, error)) => {
+                Err(SweepError::Damaged(number, error)) => {
                     tracing::error!(%error, "cannot sweep a segment");
-                    self.keeper.mark_damaged(number);
+                    self.maintenance.mark_damaged(number);
                     0
                 }
-                Err(Trouble::Failed(error)) => return Err(error),
+                Err(SweepError::Failed(error)) => return Err(error),
             };
         }
         Ok(swept)
@@ -65,7 +65,7 @@ impl EmbeddedState {
 
     /// The next segments to delete together, or to compact into one.
     fn due(&self, now: Timestamp) -> Vec<Sealed> {
-        let (mut sealed, active) = self.keeper.sealed();
+        let (mut sealed, active) = self.maintenance.sealed();
         // A spare segment that was too short is sealed while the segment before it is still the active one.
         // A live record could not be rewritten to a segment after it, so it is not due yet.
         let is_behind = |sealed: &Sealed| {
@@ -151,7 +151,10 @@ impl EmbeddedState {
         match snapshot.open_damage(segment.number, accepted) {
             None => Ok(snapshot.rows),
             // Damaged after the store was opened: keep the segment, so that the damaged record does not become absent.
-            Some(offset) => Err(Trouble::Damaged(segment.number, segment.unreadable(offset))),
+            Some(offset) => Err(SweepError::Damaged(
+                segment.number,
+                segment.unreadable(offset),
+            )),
         }
     }
 
@@ -215,7 +218,7 @@ impl EmbeddedState {
     /// Deletes segments that the table no longer refers to. Concurrent readers keep their open files.
     fn retire(&self, due: &[Sealed], made: Option<Sealed>) {
         let numbers: Vec<_> = due.iter().map(|sealed| sealed.segment.number).collect();
-        self.keeper.replace_sealed(&numbers, made);
+        self.maintenance.replace_sealed(&numbers, made);
         let mut segments = self
             .segments
             .write()
@@ -248,15 +251,15 @@ impl EmbeddedState {
 }
 
 /// Why a segment could not be swept.
-enum Trouble {
+enum SweepError {
     /// Part of this segment is unreadable: the segment stays as it is.
     Damaged(u32, Error),
     Failed(Error),
 }
 
-type Swept<T> = Result<T, Trouble>;
+type Swept<T> = Result<T, SweepError>;
 
-impl From<Error> for Trouble {
+impl From<Error> for SweepError {
     fn from(error: Error) -> Self {
         Self::Failed(error)
     }
@@ -313,8 +316,8 @@ impl<'a> Archive<'a> {
             let record = segment
                 .read(row.id, old)
                 .map_err(|error| match error.kind() {
-                    ErrorKind::Corrupt => Trouble::Damaged(segment.number, error),
-                    _ => Trouble::Failed(error),
+                    ErrorKind::Corrupt => SweepError::Damaged(segment.number, error),
+                    _ => SweepError::Failed(error),
                 })?;
             match step(Some(record), Command::Age, self.now).record {
                 Some(record) => self.push(row.id, old, record)?,
@@ -325,7 +328,7 @@ impl<'a> Archive<'a> {
     }
 
     fn push(&mut self, id: RecordId, old: Location, record: Record) -> Result<()> {
-        let kind = Kind::of(Some(&record));
+        let kind = ImageKind::of(Some(&record));
         self.builder
             .push(id, kind, |out| image::encode(out, id, Some(&record)));
         self.open.push((old, record));

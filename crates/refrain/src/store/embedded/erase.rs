@@ -4,7 +4,8 @@
 //! that it voids. Instead, the manifest lists erased images. An image leaves disk and manifest with its segment.
 
 use super::{
-    Census, EmbeddedState, Error, ErrorKind, Result, Slot, image::Kind, lock, segment::Location,
+    Census, EmbeddedState, Error, ErrorKind, Result, Slot, image::ImageKind, lock,
+    segment::Location,
 };
 use crate::{
     key::RecordId,
@@ -20,7 +21,7 @@ impl EmbeddedState {
     /// Deletes a completed record or a tombstone.
     pub(super) fn erase(&self, id: RecordId) -> Result<Erased> {
         // No sweep may move the image meanwhile.
-        let _no_sweep = lock(&self.keeper.sweeping);
+        let _no_sweep = lock(&self.maintenance.sweeping);
         loop {
             let slot = self.table.get(id);
             let stepped = step(self.find(id)?, Command::Erase, self.clock.now());
@@ -86,7 +87,7 @@ impl EmbeddedState {
         let mut census = Census::default();
         self.table.each(|slot| match slot {
             Slot::Live(live) => census.count_at(&live.record, now),
-            Slot::Stored(at) if at.kind() == Kind::Tombstone => census.tombstones += 1,
+            Slot::Stored(at) if at.kind() == ImageKind::Tombstone => census.tombstones += 1,
             Slot::Stored(_) => census.completed += 1,
             Slot::Damaged => census.unreadable += 1,
         });
@@ -100,7 +101,7 @@ impl Slot {
         let is_live = matches!(state, StateName::InFlight | StateName::Indeterminate);
         match self {
             Self::Live(_) => is_live,
-            Self::Stored(at) if at.kind() == Kind::Tombstone => state == StateName::Tombstone,
+            Self::Stored(at) if at.kind() == ImageKind::Tombstone => state == StateName::Tombstone,
             Self::Stored(_) => !is_live,
             // The list reads it, logs the error, and leaves it out.
             Self::Damaged => true,

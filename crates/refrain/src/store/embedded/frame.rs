@@ -6,7 +6,7 @@
 use bytes::Bytes;
 
 use super::{
-    image::Kind,
+    image::ImageKind,
     scan,
     snapshot::{self, Noted},
 };
@@ -32,13 +32,18 @@ pub(super) struct Builder {
 #[derive(Debug, Clone, Copy)]
 struct Row {
     id: RecordId,
-    kind: Kind,
+    kind: ImageKind,
     len: usize,
 }
 
 impl Builder {
     /// Adds one entry; `encode` appends its image to the buffer.
-    pub(super) fn push(&mut self, id: RecordId, kind: Kind, encode: impl FnOnce(&mut Vec<u8>)) {
+    pub(super) fn push(
+        &mut self,
+        id: RecordId,
+        kind: ImageKind,
+        encode: impl FnOnce(&mut Vec<u8>),
+    ) {
         let before = self.images.len();
         encode(&mut self.images);
         let len = self.images.len() - before;
@@ -75,7 +80,7 @@ impl Builder {
         out: &mut Vec<u8>,
         place: FramePosition,
         time: Timestamp,
-    ) -> Vec<Entry> {
+    ) -> Vec<FrameEntry> {
         out.clear();
         out.resize(HEADER_LEN, 0);
         for row in &self.rows {
@@ -95,7 +100,7 @@ impl Builder {
         let entry = |row: &Row| {
             let start = offset;
             offset += row.len;
-            Entry {
+            FrameEntry {
                 id: row.id,
                 kind: row.kind,
                 offset: start,
@@ -108,14 +113,14 @@ impl Builder {
 
 /// One entry of a frame, and the position of its image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct FrameEntry {
     pub(super) id: RecordId,
-    pub(super) kind: Kind,
+    pub(super) kind: ImageKind,
     pub(super) offset: usize,
     pub(super) len: usize,
 }
 
-impl Entry {
+impl FrameEntry {
     /// The snapshot entry of an image in a frame that starts at `frame_start`.
     pub(super) fn noted(&self, record: Option<&Record>, frame_start: usize) -> Noted {
         let (retention_ends, remember_ends) = match record.map(|record| &record.state) {
@@ -145,7 +150,7 @@ impl Entry {
 pub(super) struct FrameContent {
     pub(super) time: Timestamp,
     /// The entries, with offsets from the start of the segment.
-    pub(super) entries: Vec<Entry>,
+    pub(super) entries: Vec<FrameEntry>,
 }
 
 /// The format of the frames of a segment.
@@ -183,12 +188,12 @@ impl Format for SegmentFrames {
 }
 
 /// Parses the table of the frame at offset `at`; `None` if it is damaged.
-fn table(frame: &[u8], at: usize, count: usize) -> Option<Vec<Entry>> {
+fn table(frame: &[u8], at: usize, count: usize) -> Option<Vec<FrameEntry>> {
     let mut reader = Reader(frame.get(HEADER_LEN..)?);
     let mut rows = Vec::with_capacity(count.min(frame.len() / ROW_LEN_MIN));
     for _ in 0..count {
         let id = RecordId(reader.array()?);
-        let kind = Kind::from_code(reader.u8()?);
+        let kind = ImageKind::from_code(reader.u8()?);
         rows.push((id, kind, usize::try_from(reader.varint()?).ok()?));
     }
     let table_end = frame.len() - reader.0.len();
@@ -198,7 +203,7 @@ fn table(frame: &[u8], at: usize, count: usize) -> Option<Vec<Entry>> {
     let mut offset = table_end + 4;
     let mut entries = Vec::with_capacity(rows.len());
     for (id, kind, len) in rows {
-        entries.push(Entry {
+        entries.push(FrameEntry {
             id,
             kind: kind?,
             offset: at + offset,
@@ -219,8 +224,8 @@ mod tests {
     fn frame_has_the_bytes_of_earlier_releases() {
         let mut builder = Builder::default();
         let image = |bytes: &'static [u8]| move |out: &mut Vec<u8>| out.extend_from_slice(bytes);
-        builder.push(RecordId([1; 16]), Kind::Absent, image(b"image"));
-        builder.push(RecordId([2; 16]), Kind::Completed, image(&[0; 1_200]));
+        builder.push(RecordId([1; 16]), ImageKind::Absent, image(b"image"));
+        builder.push(RecordId([2; 16]), ImageKind::Completed, image(&[0; 1_200]));
         let place = FramePosition {
             seed: 0x5eed,
             start: 32,

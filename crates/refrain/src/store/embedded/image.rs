@@ -19,7 +19,7 @@ use crate::{
 /// The content of a log entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Kind {
+pub(super) enum ImageKind {
     InFlight = 1,
     Completed = 2,
     Indeterminate = 3,
@@ -30,9 +30,9 @@ pub(super) enum Kind {
     Sealed = 6,
 }
 
-impl Kind {
+impl ImageKind {
     pub(super) fn from_code(code: u8) -> Option<Self> {
-        use Kind::{Absent, Completed, InFlight, Indeterminate, Sealed, Tombstone};
+        use ImageKind::{Absent, Completed, InFlight, Indeterminate, Sealed, Tombstone};
         [
             InFlight,
             Completed,
@@ -68,7 +68,7 @@ const WITH_CREDENTIAL: u8 = 1;
 /// Appends the image of a record.
 pub(super) fn encode(out: &mut Vec<u8>, id: RecordId, record: Option<&Record>) {
     let start = out.len();
-    let kind = Kind::of(record);
+    let kind = ImageKind::of(record);
     if let Some(record) = record {
         put_head(out, record);
         match &record.state {
@@ -105,26 +105,26 @@ pub(super) fn encode(out: &mut Vec<u8>, id: RecordId, record: Option<&Record>) {
 /// Decodes an image; `None` if it is damaged or belongs to another record.
 ///
 /// Leases are not stored: when the log is read, the holders of all leases are gone.
-pub(super) fn decode(kind: Kind, id: RecordId, image: &Bytes) -> Option<Option<Record>> {
+pub(super) fn decode(kind: ImageKind, id: RecordId, image: &Bytes) -> Option<Option<Record>> {
     let mut reader = Reader(image);
-    if kind == Kind::Absent {
+    if kind == ImageKind::Absent {
         check(kind, id, image, &mut reader)?;
         return Some(None);
     }
     let (fingerprint, credential) = head(&mut reader)?;
     let state = match kind {
-        Kind::InFlight => State::InFlight {
+        ImageKind::InFlight => State::InFlight {
             hold: hold(&mut reader)?,
             lease_ends: Timestamp(0),
         },
-        Kind::Indeterminate => State::Indeterminate {
+        ImageKind::Indeterminate => State::Indeterminate {
             hold: hold(&mut reader)?,
             reason: Reason::from_code(reader.u8()?)?,
         },
-        Kind::Tombstone => State::Tombstone {
+        ImageKind::Tombstone => State::Tombstone {
             remember_ends: time(&mut reader, DAY_ZERO)?,
         },
-        Kind::Completed => {
+        ImageKind::Completed => {
             let fence = fence(&mut reader)?;
             let retention_ends = time(&mut reader, DAY_ZERO)?;
             let remember_ends = time(&mut reader, retention_ends)?;
@@ -142,7 +142,7 @@ pub(super) fn decode(kind: Kind, id: RecordId, image: &Bytes) -> Option<Option<R
                 state,
             }));
         }
-        Kind::Absent | Kind::Sealed => return None,
+        ImageKind::Absent | ImageKind::Sealed => return None,
     };
     check(kind, id, image, &mut reader)?;
     Some(Some(Record {
@@ -157,7 +157,7 @@ pub(super) fn encode_sealed(out: &mut Vec<u8>, segment: u32, len: u64) {
     let start = out.len();
     out.extend(segment.to_le_bytes());
     out.extend(len.to_le_bytes());
-    let sum = checksum(Kind::Sealed, RecordId::default(), &out[start..]);
+    let sum = checksum(ImageKind::Sealed, RecordId::default(), &out[start..]);
     out.extend(sum.to_le_bytes());
 }
 
@@ -165,11 +165,11 @@ pub(super) fn encode_sealed(out: &mut Vec<u8>, segment: u32, len: u64) {
 pub(super) fn decode_sealed(note: &[u8]) -> Option<(u32, u64)> {
     let mut reader = Reader(note);
     let sealed = (reader.u32()?, reader.u64()?);
-    check(Kind::Sealed, RecordId::default(), note, &mut reader)?;
+    check(ImageKind::Sealed, RecordId::default(), note, &mut reader)?;
     Some(sealed)
 }
 
-fn checksum(kind: Kind, id: RecordId, bytes: &[u8]) -> u32 {
+fn checksum(kind: ImageKind, id: RecordId, bytes: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&[kind as u8]);
     hasher.update(&id.0);
@@ -178,7 +178,7 @@ fn checksum(kind: Kind, id: RecordId, bytes: &[u8]) -> u32 {
 }
 
 /// Verifies the checksum that comes next, over everything read before it.
-fn check(kind: Kind, id: RecordId, image: &[u8], reader: &mut Reader<'_>) -> Option<()> {
+fn check(kind: ImageKind, id: RecordId, image: &[u8], reader: &mut Reader<'_>) -> Option<()> {
     let read = image.len() - reader.0.len();
     let sum = reader.u32()?;
     (checksum(kind, id, &image[..read]) == sum).then_some(())

@@ -8,7 +8,7 @@ use std::{collections::HashMap, fs, io, path::Path, sync::Arc};
 use super::{
     Damage, Slot,
     folder::unavailable,
-    image::{self, Kind},
+    image::{self, ImageKind},
     manifest::{Extent, Manifest},
     scan::{Scan, unreadable},
     segment::{HEADER_LEN, Location, Segment},
@@ -237,18 +237,18 @@ impl Recovered {
             let place = (segment.number, u64::from(row.offset));
             match row.kind {
                 _ if self.manifest.erased.contains(&place) => self.apply_erased(row.id),
-                Kind::Completed | Kind::Tombstone if is_below => {
+                ImageKind::Completed | ImageKind::Tombstone if is_below => {
                     let slot = self.later(segment, row.id, at)?;
                     self.table.with(row.id, |entry| entry.put(slot));
                 }
-                Kind::Completed | Kind::Tombstone => {
+                ImageKind::Completed | ImageKind::Tombstone => {
                     self.table.with(row.id, |entry| entry.put(Slot::Stored(at)));
                 }
-                Kind::Absent => {
+                ImageKind::Absent => {
                     self.table.with(row.id, |entry| entry.take());
                 }
-                Kind::InFlight | Kind::Indeterminate => self.apply_live(segment, row)?,
-                Kind::Sealed => {}
+                ImageKind::InFlight | ImageKind::Indeterminate => self.apply_live(segment, row)?,
+                ImageKind::Sealed => {}
             }
         }
         Ok(())

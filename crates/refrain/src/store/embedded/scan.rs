@@ -6,8 +6,8 @@ use bytes::Bytes;
 
 use super::{
     folder::unavailable,
-    frame::{Entry, SegmentFrames},
-    image::{self, Kind},
+    frame::{FrameEntry, SegmentFrames},
+    image::{self, ImageKind},
     segment::{HEADER_LEN, Segment},
     snapshot::{Noted, Row, Snapshot},
 };
@@ -77,7 +77,7 @@ impl Scan {
     }
 
     /// Takes an entry of a frame: the last entry of each record counts, damaged or not.
-    fn take(&mut self, entry: &Entry, note: Option<Note>) {
+    fn take(&mut self, entry: &FrameEntry, note: Option<Note>) {
         match note {
             Some(Note::End(end)) => self.snapshot.ends.push(end),
             Some(Note::Image(note)) => {
@@ -114,9 +114,9 @@ pub(super) enum Note {
 }
 
 /// Decodes an entry of a segment; `None` if it is damaged.
-pub(super) fn note(segment: &Bytes, entry: &Entry) -> Option<Note> {
+pub(super) fn note(segment: &Bytes, entry: &FrameEntry) -> Option<Note> {
     let image = segment.slice(entry.offset..entry.offset + entry.len);
-    if entry.kind == Kind::Sealed {
+    if entry.kind == ImageKind::Sealed {
         return image::decode_sealed(&image).map(Note::End);
     }
     let record = image::decode(entry.kind, entry.id, &image)?;

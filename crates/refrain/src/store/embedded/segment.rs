@@ -12,7 +12,7 @@ use std::{
 
 use bytes::Bytes;
 
-use super::{folder::unavailable, image::Kind};
+use super::{folder::unavailable, image::ImageKind};
 use crate::{
     Error, ErrorKind, Result,
     key::{RecordId, Secret},
@@ -54,9 +54,9 @@ pub(super) struct Location {
 const TOMBSTONE: u32 = 1 << 31;
 
 impl Location {
-    pub(super) fn new(segment: u32, offset: usize, len: usize, kind: Kind) -> Self {
+    pub(super) fn new(segment: u32, offset: usize, len: usize, kind: ImageKind) -> Self {
         let flag = match kind {
-            Kind::Tombstone => TOMBSTONE,
+            ImageKind::Tombstone => TOMBSTONE,
             _ => 0,
         };
         Self {
@@ -70,10 +70,10 @@ impl Location {
         (self.packed & !TOMBSTONE) as usize
     }
 
-    pub(super) fn kind(self) -> Kind {
+    pub(super) fn kind(self) -> ImageKind {
         match self.packed & TOMBSTONE {
-            0 => Kind::Completed,
-            _ => Kind::Tombstone,
+            0 => ImageKind::Completed,
+            _ => ImageKind::Tombstone,
         }
     }
 }

@@ -6,7 +6,7 @@
 use std::{collections::HashSet, io, path::PathBuf};
 
 use super::{
-    image::Kind,
+    image::ImageKind,
     segment::{Location, Segment},
 };
 use crate::{
@@ -46,7 +46,7 @@ pub(super) struct Snapshot {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Row {
     pub(super) id: RecordId,
-    pub(super) kind: Kind,
+    pub(super) kind: ImageKind,
     pub(super) offset: u32,
     pub(super) len: u32,
 }
@@ -176,7 +176,7 @@ impl Snapshot {
         let mut end = 0_u32;
         for _ in 0..reader.varint()? {
             let id = RecordId(reader.array()?);
-            let kind = Kind::from_code(reader.u8()?)?;
+            let kind = ImageKind::from_code(reader.u8()?)?;
             let offset = end.checked_add(reader.varint()?.try_into().ok()?)?;
             let len = reader.varint()?.try_into().ok()?;
             end = offset.checked_add(len)?;
@@ -228,8 +228,8 @@ fn compact_at(noted: &[Noted], last: &[&Noted]) -> Timestamp {
     let mut ends: Vec<_> = last
         .iter()
         .filter_map(|note| match note.row.kind {
-            Kind::Completed => Some((note.retention_ends, bytes(note))),
-            Kind::Tombstone => Some((note.remember_ends, bytes(note))),
+            ImageKind::Completed => Some((note.retention_ends, bytes(note))),
+            ImageKind::Tombstone => Some((note.remember_ends, bytes(note))),
             _ => None,
         })
         .collect();

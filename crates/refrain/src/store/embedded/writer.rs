@@ -18,8 +18,8 @@ use tokio::sync::oneshot;
 use super::{
     Durability, EmbeddedState, Slot,
     frame::Builder,
-    image::{self, Kind},
-    keeper::Written,
+    image::{self, ImageKind},
+    maintenance::FullSegment,
     segment::{HEADER_LEN, Location, Segment},
     snapshot::Noted,
 };
@@ -57,7 +57,7 @@ pub(super) enum Request {
 
 /// A queued request.
 #[derive(Debug)]
-pub(super) struct Job {
+pub(super) struct QueuedRequest {
     id: RecordId,
     request: Request,
     answer: oneshot::Sender<Result<Reply>>,
@@ -71,7 +71,7 @@ impl EmbeddedState {
     ) -> Result<oneshot::Receiver<Result<Reply>>> {
         self.check_open()?;
         let (answer, receiver) = oneshot::channel();
-        let job = Job {
+        let job = QueuedRequest {
             id,
             request,
             answer,
@@ -191,7 +191,7 @@ impl Writer {
             }
         }
         let last = self.active.take().map(Active::finish);
-        self.shared.keeper.close(last);
+        self.shared.maintenance.close(last);
     }
 
     fn decide(&mut self, id: RecordId, request: Request, now: Timestamp) -> Result<Reply> {
@@ -261,7 +261,7 @@ impl Writer {
 
     fn write(&mut self, id: RecordId, record: Option<Record>) {
         let entry = self.builder.len();
-        let kind = Kind::of(record.as_ref());
+        let kind = ImageKind::of(record.as_ref());
         self.builder
             .push(id, kind, |out| image::encode(out, id, record.as_ref()));
         self.note(id, record, Some(entry), 0);
@@ -331,9 +331,10 @@ impl Writer {
             return Err(self.shared.closed());
         };
         if let (0, Some((number, len))) = (active.ordinal, active.previous) {
-            self.builder.push(RecordId::default(), Kind::Sealed, |out| {
-                image::encode_sealed(out, number, len);
-            });
+            self.builder
+                .push(RecordId::default(), ImageKind::Sealed, |out| {
+                    image::encode_sealed(out, number, len);
+                });
         }
         let (number, start) = (active.segment.number, active.end());
         let place = FramePosition {
@@ -355,7 +356,7 @@ impl Writer {
                 .get_mut(&entry.id)
                 .filter(|it| it.entry == Some(at));
             let record = pending.as_ref().and_then(|pending| pending.record.as_ref());
-            if entry.kind != Kind::Sealed {
+            if entry.kind != ImageKind::Sealed {
                 active.noted.push(entry.noted(record, start));
             }
             if let Some(pending) = pending {
@@ -386,7 +387,7 @@ impl Writer {
             previous: self.last_end(),
         };
         if let Some(full) = self.active.replace(next) {
-            self.shared.keeper.seal(full.finish());
+            self.shared.maintenance.seal(full.finish());
         }
         Ok(())
     }
@@ -449,8 +450,8 @@ impl Active {
         self.file.end() as usize
     }
 
-    fn finish(self) -> Written {
-        Written {
+    fn finish(self) -> FullSegment {
+        FullSegment {
             segment: self.segment,
             len: self.file.end(),
             latest: self.latest,

@@ -9,13 +9,13 @@ use ::redis::{
 use refrain::Result;
 use tokio::sync::Mutex;
 
-use super::{address::Address, trouble};
+use super::{address::Address, errors};
 
 const CONNECT_MAX: Duration = Duration::from_secs(2);
 /// Timeout of a non-blocking command.
 pub(super) const ANSWER_MAX: Duration = Duration::from_secs(5);
 
-pub(super) struct Line {
+pub(super) struct StreamConnection {
     client: Client,
     /// The address without its password.
     pub(super) shown: String,
@@ -31,11 +31,11 @@ struct Current {
     connection: Option<MultiplexedConnection>,
 }
 
-impl Line {
+impl StreamConnection {
     pub(super) fn new(address: &Address) -> Result<Self> {
         let client = Client::open(address.server.clone());
         Ok(Self {
-            client: client.map_err(|error| trouble::told(error, &address.shown))?,
+            client: client.map_err(|error| errors::told(error, &address.shown))?,
             shown: address.shown.clone(),
             connecting: Mutex::new(()),
             current: std::sync::Mutex::default(),
@@ -65,7 +65,7 @@ impl Line {
     /// As [`ask`](Self::ask), but retries once on a new connection; for idempotent commands only.
     pub(super) async fn ask_again<T: FromRedisValue>(&self, command: &Cmd) -> Result<T> {
         match self.try_ask(command).await {
-            Err(error) if trouble::is_broken(&error) => self.ask(command).await,
+            Err(error) if errors::is_broken(&error) => self.ask(command).await,
             answer => answer.map_err(|error| self.told(error)),
         }
     }
@@ -79,7 +79,7 @@ impl Line {
     /// Runs an idempotent script, with one retry on a new connection.
     pub(super) async fn run<T: FromRedisValue>(&self, script: &ScriptInvocation<'_>) -> Result<T> {
         match self.try_run(script).await {
-            Err(error) if trouble::is_broken(&error) => self.try_run(script).await,
+            Err(error) if errors::is_broken(&error) => self.try_run(script).await,
             answer => answer,
         }
         .map_err(|error| self.told(error))
@@ -96,7 +96,7 @@ impl Line {
     }
 
     pub(super) fn told(&self, error: RedisError) -> refrain::Error {
-        trouble::told(error, &self.shown)
+        errors::told(error, &self.shown)
     }
 
     fn failed(&self, generation: u64, error: RedisError) -> refrain::Error {
@@ -106,7 +106,7 @@ impl Line {
 
     fn note(&self, generation: u64, error: &RedisError) {
         let mut current = self.current();
-        if trouble::is_broken(error) && current.generation == generation {
+        if errors::is_broken(error) && current.generation == generation {
             current.connection = None;
         }
     }

@@ -16,8 +16,8 @@ use tokio::{
 
 /// Buffer of deliveries that were fetched and not yet returned by a pull.
 #[derive(Debug)]
-pub(crate) struct Shelf {
-    state: Mutex<State>,
+pub(crate) struct DeliveryBuffer {
+    state: Mutex<BufferState>,
     /// How long a buffered delivery stays ours; after that the broker may deliver it to another consumer.
     fresh_for: Duration,
     /// Whether a fetch may run longer than the pull that started it.
@@ -27,7 +27,7 @@ pub(crate) struct Shelf {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct BufferState {
     fetching: Option<JoinHandle<Fetched>>,
     held: VecDeque<(Instant, Delivery)>,
 }
@@ -35,7 +35,7 @@ struct State {
 /// When the fetch ended, and its deliveries.
 type Fetched = (Instant, Result<Vec<Delivery>>);
 
-impl Shelf {
+impl DeliveryBuffer {
     pub(crate) fn new(fresh_for: Duration) -> Self {
         Self {
             state: Mutex::default(),
@@ -118,7 +118,7 @@ impl Shelf {
     /// the deadline.
     async fn fetch<F>(
         &self,
-        state: &mut State,
+        state: &mut BufferState,
         deadline: Instant,
         fetch: impl FnOnce() -> F,
     ) -> Result<bool>
@@ -179,7 +179,7 @@ where
     })
 }
 
-impl State {
+impl BufferState {
     /// Drops messages that were buffered for too long: the broker redelivers them.
     fn drop_stale(&mut self, fresh_for: Duration) {
         self.held.retain(|(since, _)| since.elapsed() < fresh_for);
@@ -195,7 +195,7 @@ impl State {
     }
 }
 
-impl Drop for Shelf {
+impl Drop for DeliveryBuffer {
     fn drop(&mut self) {
         if let Some(fetching) = &self.state.get_mut().fetching {
             fetching.abort();

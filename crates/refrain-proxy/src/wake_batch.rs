@@ -17,88 +17,88 @@ use std::{
 use refrain::wakes;
 
 thread_local! {
-    /// Number of this thread's bell; 0 if it has none.
+    /// Number of this thread's batch; 0 if it has none.
     static HERE: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Queue of the wake-ups for one thread.
 #[derive(Debug)]
-pub(crate) struct Bell {
+pub(crate) struct WakeBatch {
     number: usize,
-    rung: Mutex<Rung>,
+    queue: Mutex<WakeQueue>,
 }
 
 #[derive(Debug, Default)]
-struct Rung {
+struct WakeQueue {
     /// Wakers of the tasks to wake.
-    names: Vec<Waker>,
+    wakers: Vec<Waker>,
     /// Waker of the task that wakes them.
-    ringer: Option<Waker>,
+    server: Option<Waker>,
 }
 
-impl Bell {
-    /// Creates the bell of this thread. Its queue is served as long as [`Bell::answer`] runs on this thread.
-    pub(crate) fn hang() -> Arc<Self> {
+impl WakeBatch {
+    /// Creates the batch of this thread. Its queue is served as long as [`WakeBatch::serve`] runs on this thread.
+    pub(crate) fn of_this_thread() -> Arc<Self> {
         static NUMBERS: AtomicUsize = AtomicUsize::new(1);
         let number = NUMBERS.fetch_add(1, Relaxed);
         HERE.set(number);
         Arc::new(Self {
             number,
-            rung: Mutex::default(),
+            queue: Mutex::default(),
         })
     }
 
     /// Wakes the queued tasks, forever.
-    pub(crate) async fn answer(self: Arc<Self>) {
+    pub(crate) async fn serve(self: Arc<Self>) {
         poll_fn(|context| {
-            let names = {
-                let mut rung = self.rung();
-                rung.ringer.get_or_insert_with(|| context.waker().clone());
-                std::mem::take(&mut rung.names)
+            let wakers = {
+                let mut queue = self.queue();
+                queue.server.get_or_insert_with(|| context.waker().clone());
+                std::mem::take(&mut queue.wakers)
             };
-            names.into_iter().for_each(Waker::wake);
+            wakers.into_iter().for_each(Waker::wake);
             Poll::<()>::Pending
         })
         .await;
     }
 
-    /// A waker for the task of this context, which goes through the bell if it is used on another thread.
+    /// A waker for the task of this context, which goes through the batch if it is used on another thread.
     pub(crate) fn waker(self: &Arc<Self>, context: &Context<'_>) -> Waker {
-        let (bell, waker) = (self.clone(), context.waker().clone());
-        Waker::from(Arc::new(Rope { bell, waker }))
+        let (wake_batch, waker) = (self.clone(), context.waker().clone());
+        Waker::from(Arc::new(BatchedWaker { wake_batch, waker }))
     }
 
-    fn ring(&self, name: Waker) {
-        let mut rung = self.rung();
-        rung.names.push(name);
-        // An earlier caller has already rung.
-        let ringer = rung.ringer.clone().filter(|_| rung.names.len() == 1);
-        drop(rung);
-        if let Some(ringer) = ringer {
-            wakes::wake(ringer);
+    fn push(&self, waker: Waker) {
+        let mut queue = self.queue();
+        queue.wakers.push(waker);
+        // An earlier caller has already queue.
+        let server = queue.server.clone().filter(|_| queue.wakers.len() == 1);
+        drop(queue);
+        if let Some(server) = server {
+            wakes::wake(server);
         }
     }
 
-    fn rung(&self) -> MutexGuard<'_, Rung> {
-        self.rung.lock().unwrap_or_else(PoisonError::into_inner)
+    fn queue(&self) -> MutexGuard<'_, WakeQueue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Waker of one task.
-struct Rope {
-    bell: Arc<Bell>,
+struct BatchedWaker {
+    wake_batch: Arc<WakeBatch>,
     waker: Waker,
 }
 
-impl Wake for Rope {
+impl Wake for BatchedWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        match HERE.get() == self.bell.number {
+        match HERE.get() == self.wake_batch.number {
             true => self.waker.wake_by_ref(),
-            false => self.bell.ring(self.waker.clone()),
+            false => self.wake_batch.push(self.waker.clone()),
         }
     }
 }
@@ -113,10 +113,10 @@ mod tests {
 
     #[tokio::test]
     async fn task_woken_from_another_thread_wakes_up() {
-        let bell = Bell::hang();
-        tokio::spawn(bell.clone().answer());
+        let wake_batch = WakeBatch::of_this_thread();
+        tokio::spawn(wake_batch.clone().serve());
         let waits = (0..64).map(|_| {
-            let bell = bell.clone();
+            let wake_batch = wake_batch.clone();
             tokio::spawn(async move {
                 for _ in 0..200 {
                     let is_done = Arc::new(AtomicBool::new(false));
@@ -125,7 +125,7 @@ mod tests {
                         if is_done.load(std::sync::atomic::Ordering::Acquire) {
                             return Poll::Ready(());
                         }
-                        let (waker, is_done) = (bell.waker(context), is_done.clone());
+                        let (waker, is_done) = (wake_batch.waker(context), is_done.clone());
                         caller.get_or_insert_with(|| {
                             thread::spawn(move || {
                                 is_done.store(true, std::sync::atomic::Ordering::Release);
@@ -145,22 +145,22 @@ mod tests {
 
     #[tokio::test]
     async fn concurrent_wakes_share_one_signal() {
-        let bell = Bell::hang();
-        let rings = Arc::new(Count::default());
-        bell.rung().ringer = Some(rings.clone().into());
+        let wake_batch = WakeBatch::of_this_thread();
+        let signals = Arc::new(Count::default());
+        wake_batch.queue().server = Some(signals.clone().into());
         let called = Arc::new(Count::default());
-        let waker = bell.waker(&Context::from_waker(&called.clone().into()));
+        let waker = wake_batch.waker(&Context::from_waker(&called.clone().into()));
         waker.wake_by_ref();
         assert_eq!(
-            (called.get(), rings.get()),
+            (called.get(), signals.get()),
             (1, 0),
             "woken on its own thread"
         );
         thread::scope(|scope| {
             scope.spawn(|| (0..9).for_each(|_| waker.wake_by_ref()));
         });
-        assert_eq!((called.get(), rings.get()), (1, 1), "in another");
-        let answering = tokio::spawn(bell.answer());
+        assert_eq!((called.get(), signals.get()), (1, 1), "in another");
+        let answering = tokio::spawn(wake_batch.serve());
         tokio::task::yield_now().await;
         answering.abort();
         assert_eq!(called.get(), 10);

@@ -9,13 +9,13 @@ use refrain::{
 use tokio_postgres::{Client, Transaction};
 
 use super::{
-    super::{Claimed, trouble::Trouble},
+    super::{Claimed, errors::StatementError},
     Connections, Handling, Inbox,
     sequences::{self, SequenceDecision},
 };
 
 /// Claims, handles and settles in one transaction.
-pub(super) struct Clerk<C, H> {
+pub(super) struct InboxWorker<C, H> {
     pub(super) consumer: String,
     pub(super) inbox: Inbox<C>,
     pub(super) handler: H,
@@ -30,7 +30,7 @@ enum End {
     Lost(Worked),
 }
 
-impl<C, H> Worker for Clerk<C, H>
+impl<C, H> Worker for InboxWorker<C, H>
 where
     C: Connections,
     H: for<'a, 't> Fn(&'a mut Transaction<'t>, &'a Job) -> Handling<'a> + Send + Sync + 'static,
@@ -45,7 +45,7 @@ where
     }
 }
 
-impl<C, H> Clerk<C, H>
+impl<C, H> InboxWorker<C, H>
 where
     C: Connections,
     H: for<'a, 't> Fn(&'a mut Transaction<'t>, &'a Job) -> Handling<'a> + Send + Sync + 'static,
@@ -87,7 +87,7 @@ where
 
     /// Runs one transaction.
     async fn transact(&self, client: &mut Client, task: &Task, redrive: u32) -> Result<End> {
-        let failed = |error| Trouble::from(error).into_error();
+        let failed = |error| StatementError::from(error).into_error();
         let mut transaction = client.transaction().await.map_err(failed)?;
         let intent = task.intent(redrive);
         let verdict = self.inbox.store.claim_in(&mut transaction, &intent).await;
@@ -195,11 +195,11 @@ async fn committed(transaction: Transaction<'_>, task: &Task) -> End {
     let Err(error) = transaction.commit().await else {
         return End::Worked(Worked::Done(Count::Completed));
     };
-    match Trouble::from(error) {
+    match StatementError::from(error) {
         // Rolled back: a deferred constraint, or a serialization failure.
-        Trouble::Refused(error) => failure(task, Count::Retried, None, error.to_string()),
+        StatementError::Refused(error) => failure(task, Count::Retried, None, error.to_string()),
         // Commit status unknown: the next delivery finds out.
-        Trouble::Lost(error) => End::Lost(again(Count::Unsettled, None, error.to_string())),
+        StatementError::Lost(error) => End::Lost(again(Count::Unsettled, None, error.to_string())),
     }
 }
 

@@ -9,14 +9,14 @@ use super::address::Address;
 
 /// Error of a statement, by whether the statement may have been applied.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum StatementError {
     /// The connection is unusable. The statement may have been applied.
     Lost(Error),
     /// The server rejected the statement: nothing was applied.
     Refused(Error),
 }
 
-impl Trouble {
+impl StatementError {
     /// `code` is `None` if the error does not come from the server.
     pub(super) fn new(code: Option<&SqlState>, words: &str) -> Self {
         let message = format!("PostgreSQL: {words}");
@@ -35,13 +35,13 @@ impl Trouble {
     }
 }
 
-impl From<tokio_postgres::Error> for Trouble {
+impl From<tokio_postgres::Error> for StatementError {
     fn from(error: tokio_postgres::Error) -> Self {
         Self::new(error.code(), &words(&error))
     }
 }
 
-impl From<Error> for Trouble {
+impl From<Error> for StatementError {
     fn from(error: Error) -> Self {
         Self::Refused(error)
     }

@@ -1,4 +1,4 @@
-//! The keeper: one background task per engine, which renews leases and sweeps the store.
+//! One background task per engine, which renews leases and sweeps the store.
 
 use std::{
     sync::{
@@ -14,30 +14,30 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::{Ended, Flight, Inner, tally::Count};
+use super::{Ended, EngineState, Flight, tally::Count};
 use crate::{
     record::Settled,
     store::{AnyStore, Store},
 };
 
-/// Interval at which the keeper checks for due renewals and sweeps.
+/// Interval at which the background task checks for due renewals and sweeps.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
 const SWEEP_AT_MOST: u32 = 100_000;
 /// Maximum number of concurrent renewals.
 const RENEWALS_MAX: usize = 256;
 
-/// The runtime of the keeper and other background tasks.
+/// The runtime of the engine's background tasks.
 #[derive(Debug, Default)]
 pub(super) struct BackgroundRuntime {
-    /// Whether the keeper runs, and so its runtime is alive.
+    /// Whether the task runs, and so its runtime is alive.
     is_kept: AtomicBool,
-    /// The runtime of the current or last keeper.
+    /// The runtime of the current or last task.
     runtime: Mutex<Option<Handle>>,
 }
 
-impl Inner {
-    /// Starts the keeper on the caller's runtime, unless it already runs: with the first claim,
+impl EngineState {
+    /// Starts the task on the caller's runtime, unless it already runs: with the first claim,
     /// and again after its runtime has ended.
     pub(super) fn keep(self: &Arc<Self>) {
         if self.post.is_kept.load(Ordering::Relaxed) {
@@ -48,7 +48,7 @@ impl Inner {
         };
         if !self.post.is_kept.swap(true, Ordering::Relaxed) {
             *self.post.runtime() = Some(runtime.clone());
-            runtime.spawn(keep(Keeping(Arc::downgrade(self))));
+            runtime.spawn(keep(RunningMark(Arc::downgrade(self))));
         }
     }
 
@@ -58,10 +58,10 @@ impl Inner {
         task: impl Future<Output = T> + Send + 'static,
     ) -> Option<JoinHandle<T>> {
         let kept = self.post.is_kept.load(Ordering::Relaxed);
-        let keepers = || self.post.runtime().clone();
+        let of_task = || self.post.runtime().clone();
         let runtime = match kept {
-            true => keepers(),
-            false => Handle::try_current().ok().or_else(keepers),
+            true => of_task(),
+            false => Handle::try_current().ok().or_else(of_task),
         };
         runtime.map(|runtime| runtime.spawn(task))
     }
@@ -104,10 +104,10 @@ impl BackgroundRuntime {
     }
 }
 
-/// Marks the keeper as stopped when it is dropped, also with its runtime.
-struct Keeping(Weak<Inner>);
+/// Marks the task as stopped when it is dropped, also with its runtime.
+struct RunningMark(Weak<EngineState>);
 
-impl Drop for Keeping {
+impl Drop for RunningMark {
     fn drop(&mut self) {
         if let Some(inner) = self.0.upgrade() {
             inner.post.is_kept.store(false, Ordering::Relaxed);
@@ -115,8 +115,8 @@ impl Drop for Keeping {
     }
 }
 
-/// Runs the keeper until the last clone of the engine is dropped.
-async fn keep(engine: Keeping) {
+/// Runs the task until the last clone of the engine is dropped.
+async fn keep(engine: RunningMark) {
     let mut last_look = tokio::time::Instant::now();
     let mut last_sweep = last_look;
     let mut renewals = JoinSet::new();

@@ -17,12 +17,12 @@ use tokio_postgres::{Client, Row, Statement, types::ToSql};
 
 use super::{
     Time,
-    connect::{ANSWER_TIMEOUT, Link, PostgresContext, Prepared, Session},
+    connect::{ANSWER_TIMEOUT, LaneConnection, PostgresContext, Prepared, Session},
+    errors::StatementError,
     pace::Now,
     quick::session_silent,
     rows::{self, Id},
     sql::Sql,
-    trouble::Trouble,
 };
 
 /// Approximate limit for the outcomes of one page, in bytes.
@@ -37,20 +37,20 @@ const SAMPLE: f64 = 100_000.0;
 
 /// Serves the operator commands and the engine's sweeps.
 #[derive(Debug)]
-pub(super) struct Desk {
+pub(super) struct OperatorConnection {
     place: Arc<PostgresContext>,
-    link: Arc<Mutex<Link<Statements>>>,
+    link: Arc<Mutex<LaneConnection<ReadStatements>>>,
     /// Runtime of the store's thread, on which the connections live.
     runtime: Handle,
     time: Time,
 }
 
 #[derive(Debug)]
-pub(super) struct Statements {
+pub(super) struct ReadStatements {
     peek: Statement,
 }
 
-impl Prepared for Statements {
+impl Prepared for ReadStatements {
     async fn prepare(client: &Client, sql: &Sql) -> Result<Self, tokio_postgres::Error> {
         Ok(Self {
             peek: client.prepare(&sql.peek).await?,
@@ -58,9 +58,9 @@ impl Prepared for Statements {
     }
 }
 
-impl Desk {
+impl OperatorConnection {
     pub(super) fn new(place: Arc<PostgresContext>, runtime: Handle, time: Time) -> Self {
-        let link = Arc::new(Mutex::new(Link::new(place.clone())));
+        let link = Arc::new(Mutex::new(LaneConnection::new(place.clone())));
         Self {
             place,
             link,
@@ -249,12 +249,12 @@ impl Desk {
             let answered = timeout(ANSWER_TIMEOUT, asked).await;
             let trouble = match answered {
                 Ok(Ok(answer)) => return Ok(answer),
-                Ok(Err(error)) => Trouble::from(error),
-                Err(_) => Trouble::Lost(session_silent()),
+                Ok(Err(error)) => StatementError::from(error),
+                Err(_) => StatementError::Lost(session_silent()),
             };
             match trouble {
-                Trouble::Refused(error) => return Err(error),
-                Trouble::Lost(error) => {
+                StatementError::Refused(error) => return Err(error),
+                StatementError::Lost(error) => {
                     self.link.lock().await.drop_session();
                     lost = Some(error);
                 }
@@ -264,7 +264,7 @@ impl Desk {
     }
 
     /// Connects on the store's own runtime, because a caller's runtime may shut down.
-    async fn session(&self) -> Result<Arc<Session<Statements>>> {
+    async fn session(&self) -> Result<Arc<Session<ReadStatements>>> {
         let link = self.link.clone();
         let connecting = self
             .runtime
@@ -278,7 +278,7 @@ pub(super) fn closed() -> Error {
 }
 
 fn failed(error: tokio_postgres::Error) -> Error {
-    Trouble::from(error).into_error()
+    StatementError::from(error).into_error()
 }
 
 fn scaled(count: i64, scale: f64) -> u64 {

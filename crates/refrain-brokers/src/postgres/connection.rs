@@ -59,14 +59,14 @@ pub(super) struct Take<'a> {
 #[derive(Debug)]
 pub(super) struct Pool {
     dial: Dial,
-    links: [Link; LINKS],
+    links: [QueueConnection; LINKS],
     /// Notified when messages may be available.
     pub(super) bell: Arc<Notify>,
 }
 
 impl Pool {
     pub(super) fn new(dial: Dial) -> Self {
-        let link = || Link::new(dial.clone(), None);
+        let link = || QueueConnection::new(dial.clone(), None);
         Self {
             links: std::array::from_fn(|_| link()),
             dial,
@@ -83,38 +83,38 @@ impl Pool {
     pub(super) async fn ask_again(&self, ask: Ask<'_>) -> Result<Vec<Row>> {
         let link = self.idlest();
         match link.try_ask(ask).await {
-            Err(Trouble::Lost(_)) => link.ask(ask).await,
-            answer => answer.map_err(Trouble::into_error),
+            Err(QueueError::Lost(_)) => link.ask(ask).await,
+            answer => answer.map_err(QueueError::into_error),
         }
     }
 
     /// Returns the first of the least busy connections, so that a quiet queue uses only one.
-    fn idlest(&self) -> &Link {
-        let busy = |link: &&Link| link.busy.load(Ordering::Relaxed);
+    fn idlest(&self) -> &QueueConnection {
+        let busy = |link: &&QueueConnection| link.busy.load(Ordering::Relaxed);
         self.links.iter().min_by_key(busy).unwrap_or(&self.links[0])
     }
 }
 
 /// One connection, opened on demand.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct QueueConnection {
     dial: Dial,
     /// Held while connecting, so that concurrent callers open one connection.
-    session: Mutex<Option<Arc<Session>>>,
+    session: Mutex<Option<Arc<QueueSession>>>,
     busy: AtomicUsize,
     /// The queue that this connection listens for, and the waker for its notifications.
     bell: Option<(String, Arc<Notify>)>,
 }
 
 #[derive(Debug)]
-struct Session {
+struct QueueSession {
     wire: Wire,
-    statements: Statements,
+    statements: QueueStatements,
     is_broken: AtomicBool,
 }
 
 #[derive(Debug)]
-struct Statements {
+struct QueueStatements {
     publish: Statement,
     take_free: Statement,
     take_grouped: Statement,
@@ -123,14 +123,14 @@ struct Statements {
 }
 
 /// Why a statement returned no rows.
-pub(super) enum Trouble {
+pub(super) enum QueueError {
     /// The connection is unusable. The statement may have been executed.
     Lost(Error),
     /// The server rejected the statement: nothing was executed.
     Refused(Error),
 }
 
-impl Trouble {
+impl QueueError {
     pub(super) fn into_error(self) -> Error {
         let (Self::Lost(error) | Self::Refused(error)) = self;
         error
@@ -146,7 +146,7 @@ impl Drop for Busy<'_> {
     }
 }
 
-impl Link {
+impl QueueConnection {
     fn new(dial: Dial, bell: Option<(String, Arc<Notify>)>) -> Self {
         Self {
             dial,
@@ -163,13 +163,13 @@ impl Link {
     }
 
     pub(super) async fn ask(&self, ask: Ask<'_>) -> Result<Vec<Row>> {
-        self.try_ask(ask).await.map_err(Trouble::into_error)
+        self.try_ask(ask).await.map_err(QueueError::into_error)
     }
 
-    async fn try_ask(&self, ask: Ask<'_>) -> Result<Vec<Row>, Trouble> {
+    async fn try_ask(&self, ask: Ask<'_>) -> Result<Vec<Row>, QueueError> {
         self.busy.fetch_add(1, Ordering::Relaxed);
         let _busy = Busy(&self.busy);
-        let session = self.session().await.map_err(Trouble::Lost)?;
+        let session = self.session().await.map_err(QueueError::Lost)?;
         let answer = timeout(ANSWER_MAX, session.ask(ask)).await;
         let error = match answer {
             Ok(Ok(rows)) => return Ok(rows),
@@ -177,22 +177,25 @@ impl Link {
             Err(_) => {
                 session.is_broken.store(true, Ordering::Relaxed);
                 let message = format!("{}: the server did not respond in time", self.dial);
-                return Err(Trouble::Lost(Error::new(ErrorKind::Unavailable, message)));
+                return Err(QueueError::Lost(Error::new(
+                    ErrorKind::Unavailable,
+                    message,
+                )));
             }
         };
         let told = table::told(&self.dial, &error);
         if session.wire.client().is_closed() || ends_connection(&error) {
             session.is_broken.store(true, Ordering::Relaxed);
-            return Err(Trouble::Lost(told));
+            return Err(QueueError::Lost(told));
         }
-        Err(Trouble::Refused(told))
+        Err(QueueError::Refused(told))
     }
 
     pub(super) async fn hang_up(&self) {
         *self.session.lock().await = None;
     }
 
-    async fn session(&self) -> Result<Arc<Session>> {
+    async fn session(&self) -> Result<Arc<QueueSession>> {
         let mut session = self.session.lock().await;
         if let Some(session) = session.as_ref().filter(|session| session.is_sound()) {
             return Ok(session.clone());
@@ -206,7 +209,7 @@ impl Link {
         Ok(session.insert(Arc::new(opened)).clone())
     }
 
-    async fn open(&self) -> Result<Session> {
+    async fn open(&self) -> Result<QueueSession> {
         let bell = self.bell.clone();
         let heard = move |message| {
             if let (AsyncMessage::Notification(told), Some((queue, bell))) = (message, &bell)
@@ -218,14 +221,14 @@ impl Link {
         let wire = self.dial.connect(heard).await?;
         let statements = self.prepare(&wire).await;
         let statements = statements.map_err(|error| table::told(&self.dial, &error))?;
-        Ok(Session {
+        Ok(QueueSession {
             wire,
             statements,
             is_broken: AtomicBool::new(false),
         })
     }
 
-    async fn prepare(&self, wire: &Wire) -> Result<Statements, tokio_postgres::Error> {
+    async fn prepare(&self, wire: &Wire) -> Result<QueueStatements, tokio_postgres::Error> {
         let client = wire.client();
         table::choose_schema(&self.dial, wire).await?;
         // Forces index scans: a plan cached for an empty queue would keep scanning a full table.
@@ -239,7 +242,7 @@ impl Link {
         if self.bell.is_some() {
             client.batch_execute("LISTEN refrain_queue").await?;
         }
-        Ok(Statements {
+        Ok(QueueStatements {
             publish: client.prepare(row::PUBLISH).await?,
             take_free: client.prepare(&row::take_free()).await?,
             take_grouped: client.prepare(&row::take_grouped()).await?,
@@ -249,7 +252,7 @@ impl Link {
     }
 }
 
-impl Session {
+impl QueueSession {
     fn is_sound(&self) -> bool {
         !self.wire.client().is_closed() && !self.is_broken.load(Ordering::Relaxed)
     }

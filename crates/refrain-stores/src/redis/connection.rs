@@ -22,15 +22,15 @@ use tokio::{
 
 use super::{
     calls::Call,
-    reception::{self, Known},
-    trouble,
+    errors,
+    reception::{self, OpenedServer},
 };
 
 /// After a failed connect, callers get the same error for this long, without another attempt.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// How to connect: to one server, or through Sentinels.
-pub(super) enum Dial {
+pub(super) enum RedisEndpoint {
     One(Client),
     Sentinel(AsyncMutex<SentinelClient>),
 }
@@ -44,66 +44,68 @@ pub(super) struct Patience {
 
 /// Shared connection. Clones share it.
 #[derive(Clone)]
-pub(super) struct Line {
+pub(super) struct SharedConnection {
     shared: Arc<RedisConnection>,
 }
 
 struct RedisConnection {
-    dial: Dial,
+    dial: RedisEndpoint,
     shown: String,
     patience: Patience,
     /// Runtime of the connections: a caller's runtime may shut down before the store is dropped.
     runtime: Handle,
-    state: Mutex<State>,
+    state: Mutex<ConnectionState>,
     /// Expected state of the server, checked on every reconnect.
-    known: OnceLock<Arc<Known>>,
+    known: OnceLock<Arc<OpenedServer>>,
 }
 
 #[derive(Default)]
-struct State {
+struct ConnectionState {
     /// Number of the connection, so that only the connection that broke is dropped.
     generation: u64,
     current: Option<MultiplexedConnection>,
     dialing: Option<watch::Receiver<Option<Dialed>>>,
     /// Error of the last attempt, and until when it is returned.
-    refused: Option<(Instant, Arc<Refusal>)>,
+    refused: Option<(Instant, Arc<SharedConnectError>)>,
 }
 
-type Dialed = Result<(u64, MultiplexedConnection), Arc<Refusal>>;
+type Dialed = Result<(u64, MultiplexedConnection), Arc<SharedConnectError>>;
 
 /// Error that can be returned to several callers.
-struct Refusal(ErrorKind, String);
+struct SharedConnectError(ErrorKind, String);
 
-impl Refusal {
+impl SharedConnectError {
     fn error(&self) -> Error {
         Error::new(self.0, self.1.clone()).unapplied()
     }
 }
 
-impl fmt::Debug for Line {
+impl fmt::Debug for SharedConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Line").field(&self.shared.shown).finish()
+        f.debug_tuple("SharedConnection")
+            .field(&self.shared.shown)
+            .finish()
     }
 }
 
 /// Why there is no answer.
-pub(super) enum Trouble {
+pub(super) enum RedisCallError {
     /// Error of the driver or the server.
     Redis(RedisError),
     /// No connection.
     Told(Error),
 }
 
-impl From<RedisError> for Trouble {
+impl From<RedisError> for RedisCallError {
     fn from(error: RedisError) -> Self {
         Self::Redis(error)
     }
 }
 
-impl Trouble {
+impl RedisCallError {
     pub(super) fn error(self, shown: &str) -> Error {
         match self {
-            Self::Redis(error) => trouble::told(error, shown),
+            Self::Redis(error) => errors::told(error, shown),
             Self::Told(error) => error,
         }
     }
@@ -132,8 +134,13 @@ impl Trouble {
     }
 }
 
-impl Line {
-    pub(super) fn new(dial: Dial, shown: &str, patience: Patience, runtime: Handle) -> Self {
+impl SharedConnection {
+    pub(super) fn new(
+        dial: RedisEndpoint,
+        shown: &str,
+        patience: Patience,
+        runtime: Handle,
+    ) -> Self {
         Self {
             shared: Arc::new(RedisConnection {
                 dial,
@@ -167,12 +174,12 @@ impl Line {
     }
 
     /// Sets the expected state, which every server must have on reconnect.
-    pub(super) fn hold_to(&self, known: Arc<Known>) {
+    pub(super) fn hold_to(&self, known: Arc<OpenedServer>) {
         let _ = self.shared.known.set(known);
     }
 
-    pub(super) async fn ask(&self, command: &Cmd) -> Result<Value, Trouble> {
-        let (generation, mut connection) = self.connection().await.map_err(Trouble::Told)?;
+    pub(super) async fn ask(&self, command: &Cmd) -> Result<Value, RedisCallError> {
+        let (generation, mut connection) = self.connection().await.map_err(RedisCallError::Told)?;
         let answer = connection.send_packed_command(command).await;
         self.checked(generation, answer.and_then(Value::extract_error))
     }
@@ -181,8 +188,8 @@ impl Line {
     pub(super) async fn ask_each(
         &self,
         call: &Call,
-    ) -> Result<Vec<Result<Value, Trouble>>, Trouble> {
-        let (generation, mut connection) = self.connection().await.map_err(Trouble::Told)?;
+    ) -> Result<Vec<Result<Value, RedisCallError>>, RedisCallError> {
+        let (generation, mut connection) = self.connection().await.map_err(RedisCallError::Told)?;
         // A transaction answers each command with a status, and `EXEC` with the list of results.
         let before = call.commands.len() - 1;
         let answer = connection
@@ -207,8 +214,8 @@ impl Line {
     pub(super) async fn ask_all(
         &self,
         commands: &[Cmd],
-    ) -> Result<Vec<Result<Value, Trouble>>, Trouble> {
-        let (generation, mut connection) = self.connection().await.map_err(Trouble::Told)?;
+    ) -> Result<Vec<Result<Value, RedisCallError>>, RedisCallError> {
+        let (generation, mut connection) = self.connection().await.map_err(RedisCallError::Told)?;
         let mut pipeline = Pipeline::with_capacity(commands.len());
         for command in commands {
             pipeline.add_command(command.clone());
@@ -223,27 +230,29 @@ impl Line {
             .collect())
     }
 
-    fn checked<T>(&self, generation: u64, answer: RedisResult<T>) -> Result<T, Trouble> {
+    fn checked<T>(&self, generation: u64, answer: RedisResult<T>) -> Result<T, RedisCallError> {
         answer.map_err(|error| {
             if is_over(&error) {
                 self.shared.give_up(generation);
             }
-            Trouble::Redis(error)
+            RedisCallError::Redis(error)
         })
     }
 
     async fn connection(&self) -> Dialing {
         let mut dialed = match self.shared.find() {
-            Found::Connection(generation, connection) => return Ok((generation, connection)),
-            Found::Refused(refusal) => return Err(refusal.error()),
-            Found::Dialing(dialed) => dialed,
+            CurrentConnection::Connection(generation, connection) => {
+                return Ok((generation, connection));
+            }
+            CurrentConnection::Refused(refusal) => return Err(refusal.error()),
+            CurrentConnection::Dialing(dialed) => dialed,
         };
         loop {
             if let Some(dialed) = &*dialed.borrow_and_update() {
                 return dialed.clone().map_err(|refusal| refusal.error());
             }
             if dialed.changed().await.is_err() {
-                return Err(trouble::ended(&self.shared.shown).unapplied());
+                return Err(errors::ended(&self.shared.shown).unapplied());
             }
         }
     }
@@ -252,29 +261,29 @@ impl Line {
 type Dialing = Result<(u64, MultiplexedConnection)>;
 
 /// State of the connection when one is requested.
-enum Found {
+enum CurrentConnection {
     Connection(u64, MultiplexedConnection),
-    Refused(Arc<Refusal>),
+    Refused(Arc<SharedConnectError>),
     Dialing(watch::Receiver<Option<Dialed>>),
 }
 
 impl RedisConnection {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ConnectionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn find(self: &Arc<Self>) -> Found {
+    fn find(self: &Arc<Self>) -> CurrentConnection {
         let mut state = self.state();
         if let Some(connection) = &state.current {
-            return Found::Connection(state.generation, connection.clone());
+            return CurrentConnection::Connection(state.generation, connection.clone());
         }
         if let Some(dialed) = &state.dialing {
-            return Found::Dialing(dialed.clone());
+            return CurrentConnection::Dialing(dialed.clone());
         }
         if let Some((until, refusal)) = &state.refused
             && tokio::time::Instant::now() < *until
         {
-            return Found::Refused(refusal.clone());
+            return CurrentConnection::Refused(refusal.clone());
         }
         let (sender, receiver) = watch::channel(None);
         state.dialing = Some(receiver.clone());
@@ -285,7 +294,7 @@ impl RedisConnection {
             let dialed = shared.dialed(dialed);
             sender.send_replace(Some(dialed));
         });
-        Found::Dialing(receiver)
+        CurrentConnection::Dialing(receiver)
     }
 
     fn dialed(&self, dialed: Result<MultiplexedConnection>) -> Dialed {
@@ -299,7 +308,7 @@ impl RedisConnection {
                 Ok((state.generation, connection))
             }
             Err(error) => {
-                let refusal = Arc::new(Refusal(error.kind(), error.to_string()));
+                let refusal = Arc::new(SharedConnectError(error.kind(), error.to_string()));
                 state.refused = Some((tokio::time::Instant::now() + PAUSE, refusal.clone()));
                 Err(refusal)
             }
@@ -334,13 +343,13 @@ impl RedisConnection {
         };
         let dialed = timeout(self.patience.connect * 2, dialing).await;
         let dialed = dialed.unwrap_or_else(|_| Err(timed_out()));
-        dialed.map_err(|error| trouble::told(error, &self.shown))
+        dialed.map_err(|error| errors::told(error, &self.shown))
     }
 
     async fn client(&self) -> RedisResult<Client> {
         match &self.dial {
-            Dial::One(client) => Ok(client.clone()),
-            Dial::Sentinel(sentinels) => sentinels.lock().await.async_get_client().await,
+            RedisEndpoint::One(client) => Ok(client.clone()),
+            RedisEndpoint::Sentinel(sentinels) => sentinels.lock().await.async_get_client().await,
         }
     }
 }

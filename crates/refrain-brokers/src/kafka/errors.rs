@@ -20,12 +20,12 @@ const LISTED_MAX: usize = 8;
 /// Keeps the reason of the last failed connection: librdkafka's errors only say that no broker answers, its
 /// log says why.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Voice {
+pub(super) struct LastLogLine {
     /// Reason of the last failed connection.
     last: Arc<Mutex<Option<String>>>,
 }
 
-impl ClientContext for Voice {
+impl ClientContext for LastLogLine {
     /// Logs at lower levels than librdkafka does: an error that fails a pull or a publish is returned by that call.
     fn log(&self, level: Level, fac: &str, message: &str) {
         match level {
@@ -49,9 +49,9 @@ impl ClientContext for Voice {
     }
 }
 
-impl ConsumerContext for Voice {}
+impl ConsumerContext for LastLogLine {}
 
-impl Voice {
+impl LastLogLine {
     fn last(&self) -> std::sync::MutexGuard<'_, Option<String>> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }

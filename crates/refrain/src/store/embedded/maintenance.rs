@@ -30,13 +30,13 @@ use crate::{
 const SEGMENT_BYTES_FIRST: u64 = 4 << 20;
 /// Interval at which a failed allocation is retried, and a store with relaxed durability is synced.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
-/// Interval at which the keeper looks for expired segments.
+/// Interval at which the maintenance looks for expired segments.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
 
 /// State shared by the writer and the two threads.
 #[derive(Debug)]
-pub(super) struct Keeper {
-    state: Mutex<State>,
+pub(super) struct Maintenance {
+    state: Mutex<MaintenanceState>,
     changed: Condvar,
     /// No segment could be allocated in advance. Every claim reads it, so it is outside of the mutex.
     is_full: AtomicBool,
@@ -45,7 +45,7 @@ pub(super) struct Keeper {
 }
 
 #[derive(Debug)]
-struct State {
+struct MaintenanceState {
     /// The segment allocated in advance, and its length.
     spare: Option<(Arc<Segment>, u64)>,
     /// The minimum length of the spare segment.
@@ -55,7 +55,7 @@ struct State {
     /// The temporary error of the last allocation.
     full: Option<String>,
     /// Completely written segments that are not sealed yet.
-    written: Vec<Written>,
+    written: Vec<FullSegment>,
     sealed: Vec<Sealed>,
     /// The segment that the writer appends to.
     active: Option<Arc<Segment>>,
@@ -65,7 +65,7 @@ struct State {
 
 /// A completely written segment.
 #[derive(Debug)]
-pub(super) struct Written {
+pub(super) struct FullSegment {
     pub(super) segment: Arc<Segment>,
     pub(super) len: u64,
     pub(super) latest: Timestamp,
@@ -74,10 +74,10 @@ pub(super) struct Written {
     pub(super) previous: Option<(u32, u64)>,
 }
 
-impl Keeper {
+impl Maintenance {
     pub(super) fn new(sealed: Vec<Sealed>) -> Self {
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(MaintenanceState {
                 spare: None,
                 wanted: 0,
                 next_len: SEGMENT_BYTES_FIRST,
@@ -99,12 +99,12 @@ impl Keeper {
         self.is_full.load(Ordering::Relaxed)
     }
 
-    pub(super) fn seal(&self, written: Written) {
+    pub(super) fn seal(&self, written: FullSegment) {
         lock(&self.state).written.push(written);
         self.changed.notify_all();
     }
 
-    pub(super) fn close(&self, last: Option<Written>) {
+    pub(super) fn close(&self, last: Option<FullSegment>) {
         let mut state = lock(&self.state);
         state.written.extend(last);
         state.is_closing = true;
@@ -140,7 +140,11 @@ impl Keeper {
         }
     }
 
-    fn wait<'a>(&self, state: MutexGuard<'a, State>, at_most: Duration) -> MutexGuard<'a, State> {
+    fn wait<'a>(
+        &self,
+        state: MutexGuard<'a, MaintenanceState>,
+        at_most: Duration,
+    ) -> MutexGuard<'a, MaintenanceState> {
         let waited = self.changed.wait_timeout(state, at_most);
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
@@ -152,11 +156,11 @@ impl EmbeddedState {
         epoch: u32,
         previous: Option<(u32, u64)>,
     ) -> Result<Vec<JoinHandle<()>>> {
-        let (writer, allocator, keeper) = (self.clone(), self.clone(), self.clone());
+        let (writer, allocator, maintenance) = (self.clone(), self.clone(), self.clone());
         let write = move || Writer::new(writer, epoch, previous).run();
         Ok(vec![
             self.spawn("refrain-alloc", move || allocator.allocate_ahead())?,
-            self.spawn("refrain-keep", move || keeper.keep())?,
+            self.spawn("refrain-keep", move || maintenance.keep())?,
             self.spawn("refrain-write", write)?,
         ])
     }
@@ -172,29 +176,29 @@ impl EmbeddedState {
             shared.shut(&"one of its threads panicked");
             shared.queue.close();
             drop(shared.queue.drain());
-            shared.keeper.close(None);
+            shared.maintenance.close(None);
         })
     }
 
     /// Waits for a spare segment, or until its allocation has failed.
     pub(super) fn wait_for_spare(&self) {
-        let mut state = lock(&self.keeper.state);
+        let mut state = lock(&self.maintenance.state);
         while state.spare.is_none() && state.full.is_none() && self.latch.get().is_none() {
-            state = self.keeper.wait(state, RETRY_EVERY);
+            state = self.maintenance.wait(state, RETRY_EVERY);
         }
     }
 
     pub(super) fn check_room(&self) -> Result<()> {
-        if !self.keeper.is_full() {
+        if !self.maintenance.is_full() {
             return Ok(());
         }
-        let why = lock(&self.keeper.state).full.clone();
+        let why = lock(&self.maintenance.state).full.clone();
         Err(no_room(&self.folder.path, &why.unwrap_or_default()))
     }
 
     /// Returns the next segment, at least `len_min` bytes long. Waits while it is being allocated.
     pub(super) fn next_segment(&self, len_min: u64) -> Result<(Arc<Segment>, u64)> {
-        let mut state = lock(&self.keeper.state);
+        let mut state = lock(&self.maintenance.state);
         loop {
             self.check_open()?;
             state.wanted = len_min;
@@ -202,11 +206,11 @@ impl EmbeddedState {
                 Some((segment, len)) if len >= len_min => {
                     state.wanted = 0;
                     state.active = Some(segment.clone());
-                    self.keeper.changed.notify_all();
+                    self.maintenance.changed.notify_all();
                     return Ok((segment, len));
                 }
                 // Too short for this frame: seal it empty. The next sweep deletes it.
-                Some((segment, _)) => state.written.push(Written {
+                Some((segment, _)) => state.written.push(FullSegment {
                     segment,
                     len: HEADER_LEN as u64,
                     latest: Timestamp::default(),
@@ -221,13 +225,13 @@ impl EmbeddedState {
                 state.wanted = 0;
                 return Err(refused);
             }
-            self.keeper.changed.notify_all();
-            state = self.keeper.wait(state, RETRY_EVERY);
+            self.maintenance.changed.notify_all();
+            state = self.maintenance.wait(state, RETRY_EVERY);
         }
     }
 
     fn allocate_ahead(&self) {
-        let mut state = lock(&self.keeper.state);
+        let mut state = lock(&self.maintenance.state);
         loop {
             if state.is_closing {
                 let spare = state.spare.take();
@@ -235,12 +239,12 @@ impl EmbeddedState {
                 return self.give_back(spare);
             }
             if state.spare.is_some() {
-                state = self.keeper.wait(state, RETRY_EVERY);
+                state = self.maintenance.wait(state, RETRY_EVERY);
                 if self.options.durability == Durability::Relaxed {
                     let active = state.active.clone();
                     drop(state);
                     self.sync_relaxed(active);
-                    state = lock(&self.keeper.state);
+                    state = lock(&self.maintenance.state);
                 }
                 continue;
             }
@@ -250,14 +254,14 @@ impl EmbeddedState {
                 .max(state.wanted);
             drop(state);
             let made = self.allocate(len);
-            state = lock(&self.keeper.state);
+            state = lock(&self.maintenance.state);
             match made {
                 Ok(segment) => {
                     state.spare = Some((segment, len));
                     state.next_len = (state.next_len * 2).min(self.options.segment_bytes_max);
                     state.full = None;
-                    self.keeper.is_full.store(false, Ordering::Relaxed);
-                    self.keeper.changed.notify_all();
+                    self.maintenance.is_full.store(false, Ordering::Relaxed);
+                    self.maintenance.changed.notify_all();
                 }
                 Err(error) if passes(&error) => {
                     if state.full.is_none() {
@@ -266,13 +270,13 @@ impl EmbeddedState {
                     // Try the shortest length next.
                     state.next_len = SEGMENT_BYTES_FIRST;
                     state.full = Some(obstacle(&error));
-                    self.keeper.is_full.store(true, Ordering::Relaxed);
-                    self.keeper.changed.notify_all();
-                    state = self.keeper.wait(state, RETRY_EVERY);
+                    self.maintenance.is_full.store(true, Ordering::Relaxed);
+                    self.maintenance.changed.notify_all();
+                    state = self.maintenance.wait(state, RETRY_EVERY);
                 }
                 Err(error) => {
                     self.shut(&format!("cannot allocate a segment: {error}"));
-                    self.keeper.changed.notify_all();
+                    self.maintenance.changed.notify_all();
                     return;
                 }
             }
@@ -337,7 +341,7 @@ impl EmbeddedState {
         let mut manifest = lock(&self.manifest);
         let mut next = manifest.clone();
         edit(&mut next);
-        if let Some(active) = lock(&self.keeper.state).active.clone()
+        if let Some(active) = lock(&self.maintenance.state).active.clone()
             && let Some(Some(extent)) = next.segments.get_mut(&active.number)
         {
             extent.written = extent.written.max(active.durable());
@@ -353,9 +357,9 @@ impl EmbeddedState {
         let mut is_first = true;
         let mut seen = None;
         loop {
-            let mut state = lock(&self.keeper.state);
+            let mut state = lock(&self.maintenance.state);
             if state.written.is_empty() && !state.is_closing && !std::mem::take(&mut is_first) {
-                state = self.keeper.wait(state, SWEEP_EVERY);
+                state = self.maintenance.wait(state, SWEEP_EVERY);
             }
             let written = std::mem::take(&mut state.written);
             let is_last = state.is_writer_done;
@@ -377,7 +381,7 @@ impl EmbeddedState {
     ///
     /// A busy store records it with each new segment, so it needs no extra write here.
     fn record_end(&self, seen: Option<(u32, u64)>) -> Option<(u32, u64)> {
-        let active = lock(&self.keeper.state).active.clone()?;
+        let active = lock(&self.maintenance.state).active.clone()?;
         let end = (active.number, active.durable());
         let extent = lock(&self.manifest).extent(active.number);
         if seen == Some(end) && extent.is_some_and(|extent| extent.written < end.1) {
@@ -391,8 +395,8 @@ impl EmbeddedState {
 
     /// Records the end of the segment, truncates the file there, and writes its snapshot.
     /// Without the snapshot, the store only opens more slowly.
-    fn seal_written(&self, written: Written) {
-        let Written {
+    fn seal_written(&self, written: FullSegment) {
+        let FullSegment {
             segment,
             len,
             latest,
@@ -428,6 +432,6 @@ impl EmbeddedState {
             drop_at: snapshot.drop_at,
             is_damaged: false,
         };
-        self.keeper.replace_sealed(&[], Some(sealed));
+        self.maintenance.replace_sealed(&[], Some(sealed));
     }
 }

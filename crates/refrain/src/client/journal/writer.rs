@@ -12,7 +12,7 @@ use super::{
     Options,
     codec::{Intent, Record},
     file::LogFile,
-    index::{Index, Kept, State},
+    index::{CallState, Index, Kept},
 };
 use crate::{
     Error, ErrorKind, Fingerprint, Key, Result,
@@ -27,13 +27,13 @@ use crate::{
 /// Size in bytes at which a batch is closed.
 const BATCH_BYTES: usize = 4 << 20;
 
-/// Jobs that wait for the keeper thread. The permit of a job limits how many there are.
-pub(super) type Jobs = Queue<(Job, OwnedSemaphorePermit)>;
+/// Jobs that wait for the writer thread. The permit of a job limits how many there are.
+pub(super) type Jobs = Queue<(JournalRequest, OwnedSemaphorePermit)>;
 
-/// Request to the keeper thread.
+/// Request to the writer thread.
 #[derive(Debug)]
-pub(super) enum Job {
-    Write(Write),
+pub(super) enum JournalRequest {
+    Change(JournalChange),
     /// Load the intent of a call, if it is open.
     Load(Key, oneshot::Sender<Result<Option<Box<Intent>>>>),
     /// List all open calls.
@@ -42,9 +42,9 @@ pub(super) enum Job {
 
 /// Change of one call.
 #[derive(Debug)]
-pub(super) struct Write {
+pub(super) struct JournalChange {
     pub(super) key: Key,
-    pub(super) what: What,
+    pub(super) what: ChangeKind,
     /// Encoded by the caller, so that this thread only writes.
     pub(super) record: Record,
     pub(super) bytes: Bytes,
@@ -53,7 +53,7 @@ pub(super) struct Write {
 
 /// Kind of a change.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum What {
+pub(super) enum ChangeKind {
     Begin(Fingerprint),
     /// Ends an open call. An answer is also stored for an unknown call.
     End,
@@ -72,9 +72,9 @@ pub(in crate::client) enum Done {
     NotOpen,
 }
 
-/// State of the keeper thread.
+/// State of the writer thread.
 #[derive(Debug)]
-pub(super) struct Keeper {
+pub(super) struct JournalWriter {
     pub(super) file: LogFile,
     pub(super) index: Index,
     pub(super) options: Arc<Options>,
@@ -86,7 +86,7 @@ pub(super) struct Keeper {
     _lock: FileLock,
 }
 
-impl Keeper {
+impl JournalWriter {
     pub(super) fn new(file: LogFile, index: Index, options: Arc<Options>, lock: FileLock) -> Self {
         Self {
             file,
@@ -103,12 +103,12 @@ impl Keeper {
         while queue.take(&mut jobs) {
             for (job, _permit) in jobs.drain(..) {
                 match job {
-                    Job::Write(write) => self.write(write, &mut batch),
-                    Job::Load(key, answer) => {
+                    JournalRequest::Change(write) => self.write(write, &mut batch),
+                    JournalRequest::Load(key, answer) => {
                         self.commit(&mut batch);
                         let _ = answer.send(self.load(&key));
                     }
-                    Job::List(answer) => {
+                    JournalRequest::List(answer) => {
                         self.commit(&mut batch);
                         let _ = answer.send(self.list());
                     }
@@ -120,7 +120,7 @@ impl Keeper {
     }
 
     /// Decides a change after all earlier changes of the same call are durable.
-    fn write(&mut self, write: Write, batch: &mut Batch) {
+    fn write(&mut self, write: JournalChange, batch: &mut Batch) {
         if batch.keys.contains(&write.key) || batch.bytes >= BATCH_BYTES {
             self.commit(batch);
         }
@@ -129,10 +129,10 @@ impl Keeper {
     }
 
     /// Adds the change to the batch, or replies at once.
-    fn decide(&self, write: Write, batch: &mut Batch) {
+    fn decide(&self, write: JournalChange, batch: &mut Batch) {
         let decided = match write.what {
-            What::Begin(fingerprint) => self.begin(&write.key, fingerprint, batch),
-            What::End => self.end(&write.key, &write.record),
+            ChangeKind::Begin(fingerprint) => self.begin(&write.key, fingerprint, batch),
+            ChangeKind::End => self.end(&write.key, &write.record),
         };
         match decided {
             Ok(done @ (Done::Written | Done::Again)) => batch.push(write, done),
@@ -149,8 +149,9 @@ impl Keeper {
             return Err(mismatch());
         }
         match slot.map(|slot| (slot.state, slot.place)) {
-            Some((State::Open, _)) => Ok(Done::Again),
-            Some((State::Ended { .. }, place)) => match Record::decode(&self.file.read(place)?) {
+            Some((CallState::Open, _)) => Ok(Done::Again),
+            Some((CallState::Ended { .. }, place)) => match Record::decode(&self.file.read(place)?)
+            {
                 Some(Record::Answered(it)) if it.key == *key => Ok(Done::Finished(it.response)),
                 _ => Err(self.file.damaged(place.offset)),
             },
@@ -168,7 +169,7 @@ impl Keeper {
     fn end(&self, key: &Key, record: &Record) -> Result<Done> {
         self.check_open()?;
         match (self.index.get(key).map(|slot| slot.state), record) {
-            (Some(State::Open), _) => Ok(Done::Written),
+            (Some(CallState::Open), _) => Ok(Done::Written),
             // Forgotten while in flight: store its answer anyway.
             (None, Record::Answered(_)) => Ok(Done::Written),
             _ => Ok(Done::NotOpen),
@@ -248,8 +249,10 @@ impl Keeper {
             return Ok(None);
         };
         match (slot.state, Record::decode(&self.file.read(slot.place)?)) {
-            (State::Ended { .. }, _) => Ok(None),
-            (State::Open, Some(Record::Intent(intent))) if intent.key == *key => Ok(Some(intent)),
+            (CallState::Ended { .. }, _) => Ok(None),
+            (CallState::Open, Some(Record::Intent(intent))) if intent.key == *key => {
+                Ok(Some(intent))
+            }
             _ => Err(self.file.damaged(slot.place.offset)),
         }
     }
@@ -314,7 +317,7 @@ fn mismatch() -> Error {
 /// Content of one frame.
 #[derive(Debug, Default)]
 struct Batch {
-    writes: Vec<(Write, Done)>,
+    writes: Vec<(JournalChange, Done)>,
     keys: HashSet<Key>,
     bytes: usize,
     /// Number of calls that it opens.
@@ -322,11 +325,11 @@ struct Batch {
 }
 
 impl Batch {
-    fn push(&mut self, write: Write, done: Done) {
+    fn push(&mut self, write: JournalChange, done: Done) {
         self.bytes += write.bytes.len();
         self.begun += usize::from(matches!(
             (write.what, &done),
-            (What::Begin(_), Done::Written)
+            (ChangeKind::Begin(_), Done::Written)
         ));
         self.keys.insert(write.key.clone());
         self.writes.push((write, done));

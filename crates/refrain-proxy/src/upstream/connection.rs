@@ -16,7 +16,7 @@ use tokio::{
     time::{Instant, Sleep, sleep_until, timeout},
 };
 
-use super::Heads;
+use super::UpstreamHeadParser;
 use crate::{
     connect::Io,
     http1::{Input, Sending},
@@ -27,7 +27,7 @@ use crate::{
 pub(crate) struct UpstreamConnection {
     pub(super) io: Io,
     pub(crate) input: Input,
-    pub(super) heads: Heads,
+    pub(super) heads: UpstreamHeadParser,
     /// Created once, and reset only after it fires: most responses arrive long before that.
     timer: Option<Pin<Box<Sleep>>>,
 }
@@ -37,7 +37,7 @@ impl UpstreamConnection {
         Self {
             io,
             input: Input::default(),
-            heads: Heads::default(),
+            heads: UpstreamHeadParser::default(),
             timer: None,
         }
     }
