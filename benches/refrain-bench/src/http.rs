@@ -39,6 +39,9 @@ pub(crate) enum Front {
     File,
     /// `refrain chaos` without any faults.
     Chaos,
+    /// A proxy on hyper.
+    HyperMemory,
+    HyperFile,
 }
 
 const SYSTEMS: [(&str, Front, u64, Keys); 10] = [
@@ -153,12 +156,14 @@ fn try_round(setup: &Setup, front: Front, connections: u64, keys: Keys) -> Resul
 
 /// Starts the measured process.
 pub(crate) fn measured(front: Front, upstream: SocketAddr, folder: &Path) -> Result<Peer> {
-    let store = match front {
-        Front::Direct => return Peer::upstream(MEASURED),
-        Front::Nginx => return Peer::nginx(MEASURED, upstream, folder),
-        Front::Chaos => return Peer::chaos(MEASURED, upstream),
-        Front::Memory => "memory:".into(),
-        Front::File => format!("file:{}", folder.join("records").display()),
-    };
-    Peer::refrain(MEASURED, upstream, &store, folder)
+    let file = format!("file:{}", folder.join("records").display());
+    match front {
+        Front::Direct => Peer::upstream(MEASURED),
+        Front::Nginx => Peer::nginx(MEASURED, upstream, folder),
+        Front::Chaos => Peer::chaos(MEASURED, upstream),
+        Front::Memory => Peer::refrain(MEASURED, upstream, "memory:", folder),
+        Front::File => Peer::refrain(MEASURED, upstream, &file, folder),
+        Front::HyperMemory => Peer::on_hyper(MEASURED, upstream, "memory:"),
+        Front::HyperFile => Peer::on_hyper(MEASURED, upstream, &file),
+    }
 }

@@ -17,10 +17,12 @@ mod endless;
 mod folder;
 mod harness;
 mod http;
+mod http1;
 mod layer;
 mod load;
 mod machine;
 mod messages;
+mod on_hyper;
 mod peers;
 mod postgres;
 mod postgres_sweep;
@@ -46,9 +48,10 @@ use report::Report;
 /// Name and function of a benchmark.
 type Benchmark = (&'static str, fn(&Setup, &mut Report) -> Result<()>);
 
-const BENCHMARKS: [Benchmark; 11] = [
+const BENCHMARKS: [Benchmark; 12] = [
     ("chaos", chaos::run),
     ("http", http::run),
+    ("http1", http1::run),
     ("layer", layer::run),
     ("messages", messages::run),
     ("postgres", postgres::run),
@@ -64,6 +67,7 @@ const BENCHMARKS: [Benchmark; 11] = [
 ///
 /// chaos: `refrain chaos` without any faults against nginx.
 /// http: the proxy against nginx and against no proxy.
+/// http1: the proxy's own HTTP/1 against a proxy on hyper, with the same layer.
 /// layer: an axum service with the tower layer against the same service without it.
 /// messages: a NATS and a Redis consumer with deduplication against the same without it; memory per key.
 /// postgres: the PostgreSQL store against raw batched statements.
@@ -102,6 +106,12 @@ pub(crate) struct Options {
     /// Task of a child process that a benchmark starts.
     #[arg(long, hide = true)]
     child: Option<child::Errand>,
+    /// Store of a child process.
+    #[arg(long, hide = true)]
+    store: Option<String>,
+    /// Upstream of a child process.
+    #[arg(long, hide = true)]
+    upstream: Option<std::net::SocketAddr>,
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

@@ -62,6 +62,15 @@ impl Peer {
         Self::that_tells(command)
     }
 
+    /// The layer in a proxy on hyper, with one thread.
+    pub(crate) fn on_hyper(processor: usize, upstream: SocketAddr, store: &str) -> Result<Self> {
+        let mut command = tied(&std::env::current_exe()?, processor);
+        command
+            .args(["--child", "proxy-on-hyper", "--store", store])
+            .args(["--upstream", &upstream.to_string()]);
+        Self::that_tells(command)
+    }
+
     /// `refrain chaos` of this build, without any rule.
     pub(crate) fn chaos(processor: usize, upstream: SocketAddr) -> Result<Self> {
         let mut command = tied(&refrain_binary()?, processor);
