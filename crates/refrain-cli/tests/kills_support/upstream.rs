@@ -138,7 +138,7 @@ impl Upstream {
 
     /// Waits until this many requests have been received.
     pub(crate) async fn reached(&self, count: usize) {
-        for _ in 0..2_000 {
+        for _ in 0..12_000 {
             if self.count() >= count {
                 return;
             }

@@ -192,10 +192,14 @@ async fn a_body_is_never_taken_for_the_next_request() {
 /// Bug: the HTTP client library retries by itself when a connection was closed before the response.
 #[tokio::test]
 async fn a_request_on_a_connection_that_then_closes_goes_out_once() {
-    let stand = Stand::new(ONE_THREAD, |arrived| match arrived.number % 2 {
-        1 => echo(arrived),
-        _ => vec![Act::Close],
-    })
+    // No pause of this test is long enough to close an idle connection.
+    let stand = Stand::new(
+        &format!("{ONE_THREAD}upstream_idle = \"1h\"\n"),
+        |arrived| match arrived.number % 2 {
+            1 => echo(arrived),
+            _ => vec![Act::Close],
+        },
+    )
     .await;
     let guarded = |key: &str| post("/orders", key, b"{}");
     let bytes = |what: &str, key: &str| match what {

@@ -97,6 +97,19 @@ impl<'a, F: Fixture> Stage<'a, F> {
         self.connect_to(&self.queue, consumer).await
     }
 
+    /// Connects with an `ack_wait` of at least this.
+    pub(super) async fn connect_holding(
+        &self,
+        consumer: &str,
+        at_least: Duration,
+    ) -> Checked<Arc<dyn Broker>> {
+        let ack_wait = self.fixture.ack_wait().max(at_least);
+        Ok(self
+            .fixture
+            .connect(&self.queue, consumer, ack_wait)
+            .await?)
+    }
+
     pub(super) async fn connect_to(&self, queue: &str, consumer: &str) -> Checked<Arc<dyn Broker>> {
         let ack_wait = self.fixture.ack_wait();
         Ok(self.fixture.connect(queue, consumer, ack_wait).await?)
