@@ -328,7 +328,7 @@ pub(crate) fn log_to_stderr(level: &Option<String>) -> Result<(), Failure> {
 }
 
 /// Raises the soft limit of open files to the hard limit, because each connection needs a file descriptor.
-fn raise_file_limit() {
+pub(crate) fn raise_file_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {

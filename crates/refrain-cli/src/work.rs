@@ -15,7 +15,7 @@ use tokio::{sync::watch, task::JoinSet, time::timeout};
 
 use crate::{
     output::say,
-    proxy::{Failure, Signals, audit_log, log_to_stderr, open_store},
+    proxy::{Failure, Signals, audit_log, log_to_stderr, open_store, raise_file_limit},
     settings::{self, Flags, Supports},
 };
 
@@ -189,6 +189,7 @@ async fn work(args: &Args) -> Result<(), Failure> {
     let (settings, workers) = chosen(args)?;
     let admin = admin_address(args)?;
     log_to_stderr(&settings::value("log", args.log.as_deref())?)?;
+    raise_file_limit();
     let (mut signals, mut told) = (Signals::new()?, Signals::new()?);
     let store = open_store(&settings).await?;
     check_store(&store, &workers)?;
@@ -244,6 +245,8 @@ async fn work(args: &Args) -> Result<(), Failure> {
                 stop.send_replace(true);
             }
         }
+        // Results that the store has not taken yet, and claims that it may have granted unknown to the workers.
+        let _ = timeout(settings.proxy.drain, engine.settled()).await;
         failed
     };
     let stopped = async {

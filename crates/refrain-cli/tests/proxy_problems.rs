@@ -11,7 +11,8 @@ use http_body_util::BodyExt as _;
 use hyper::Request;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use support::{
-    AfterResponse, Client, HttpResponse, Proxy, Upstream, answer, call, get, post, request, until,
+    AfterResponse, Client, HttpResponse, Parked, Proxy, Upstream, answer, call, get, post, request,
+    until,
 };
 
 /// Checks that the response is this problem and links to its page.
@@ -189,6 +190,12 @@ fn an_upstream_that_does_not_answer_is_a_problem_for_unguarded_requests_too() {
     for start in ["GET /", "GET /none", "GET /switched", "POST /orders"] {
         let told = call(proxy.address, request(start, &[], b""));
         check(&proxy, &told, 502, "upstream-failed", "ask");
+    }
+    let nobody = Parked::new();
+    let proxy = Proxy::start(nobody.address(), "");
+    for start in ["GET /", "POST /orders"] {
+        let told = call(proxy.address, request(start, &[], b""));
+        check(&proxy, &told, 502, "upstream-unreachable", "reuse-key");
     }
 }
 

@@ -12,7 +12,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     task::{Context, Poll},
     thread,
@@ -27,7 +27,9 @@ use hyper::{
     client::conn::http2,
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use support::{Proxy, Starting, Upstream, answer, call, find, get, http2 as frames, post, request};
+use support::{
+    Proxy, Starting, Upstream, answer, call, find, get, http2 as frames, post, request, until,
+};
 use tokio_rustls::rustls::{
     ServerConfig, ServerConnection, StreamOwned, crypto::ring, pki_types::PrivateKeyDer,
 };
@@ -152,6 +154,50 @@ async fn many_streams_of_one_connection_run_beside_each_other() {
     let most = most.load(Relaxed);
     assert!(most > 4, "at most {most} concurrent requests");
     assert_eq!(upstream.count(), 40);
+}
+
+/// A connection has hundreds of streams, and each may take a descriptor towards the upstream.
+/// The store needs some for its next segments.
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_of_one_connection_do_not_use_up_the_descriptors() {
+    let is_open = Arc::new(AtomicBool::new(false));
+    let gate = is_open.clone();
+    let upstream = Upstream::start(move |seen, stream| {
+        until("the gate is open", || gate.load(Relaxed));
+        answer(stream, "200 OK", &[], &seen.body)
+    });
+    let proxy = Starting::new()
+        .open_files(64)
+        .arg("--upstream", format!("http://{}", upstream.address))
+        .arg("--store", "file:records")
+        .file("[proxy]\nthreads = 1\nconnect_timeout = \"5m\"")
+        .start();
+    let sender = connect(proxy.address).await;
+    // Fills several segments; the first one has 4 MiB.
+    let body: Bytes = vec![b'x'; 256 << 10].into();
+    let calls: Vec<_> = (0..200)
+        .map(|at| {
+            let (sender, body) = (sender.clone(), body.clone());
+            tokio::spawn(async move {
+                let request = Request::post("http://shop.test/orders");
+                let request = match at % 4 {
+                    0 => request.header("idempotency-key", format!("k{at}")),
+                    _ => request,
+                };
+                send(&sender, request.body(whole(body)).unwrap()).await
+            })
+        })
+        .collect();
+    tokio::task::block_in_place(|| upstream.wait_for(8));
+    let ready = tokio::task::block_in_place(|| proxy.ask_admin("/readyz"));
+    assert_eq!(ready.status, 200);
+    is_open.store(true, Relaxed);
+    for call in calls {
+        let (head, answer) = call.await.unwrap();
+        assert_eq!((head.status().as_u16(), &answer), (200, &body));
+    }
+    let (connections, closed) = upstream.connections();
+    assert!(connections - closed < 48, "{connections}, {closed} closed");
 }
 
 #[tokio::test]

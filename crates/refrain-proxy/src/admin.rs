@@ -34,6 +34,7 @@ mod access;
 mod durations;
 mod health;
 mod listen;
+pub use listen::serve as serve_routes;
 
 mod metrics;
 pub use metrics::Metrics;

@@ -12,6 +12,7 @@ use refrain_tls::{Authorities, Verification};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf, ReadHalf},
     net::TcpStream,
+    sync::{OwnedSemaphorePermit, Semaphore},
     time::timeout,
 };
 use tokio_rustls::{TlsConnector, client::TlsStream, rustls::pki_types::ServerName};
@@ -23,6 +24,8 @@ pub(crate) struct Connector {
     address: Arc<str>,
     tls: Option<(TlsConnector, ServerName<'static>)>,
     patience: Duration,
+    /// Limits the open connections of all threads.
+    room: Arc<Semaphore>,
 }
 
 impl Connector {
@@ -41,15 +44,30 @@ impl Connector {
             address: address.into(),
             tls,
             patience,
+            room: Arc::new(Semaphore::new(Semaphore::MAX_PERMITS)),
         })
     }
 
-    /// Opens a connection. If this fails, no byte of a request was sent.
-    pub(crate) async fn connect(&self) -> io::Result<Io> {
+    /// Limits the open connections. Call it once, before the first connection.
+    pub(crate) fn limit(&self, connections_max: usize) {
+        let beyond = Semaphore::MAX_PERMITS.saturating_sub(connections_max);
+        self.room.forget_permits(beyond);
+    }
+
+    /// Opens a connection, which counts towards the limit until the permit is dropped.
+    /// If this fails, no byte of a request was sent.
+    pub(crate) async fn connect(&self) -> io::Result<(Io, OwnedSemaphorePermit)> {
+        let room = self.room.clone();
+        let Ok(permit) = timeout(self.patience, room.acquire_owned()).await else {
+            let message = "all connections that the open-file limit allows are in use; \
+                           raise it with `ulimit -n` or LimitNOFILE=";
+            return Err(io::Error::new(io::ErrorKind::TimedOut, message));
+        };
+        let permit = permit.map_err(io::Error::other)?;
         let connecting = async {
             let stream = TcpStream::connect(&*self.address).await?;
             stream.set_nodelay(true)?;
-            Ok(match &self.tls {
+            Ok::<_, io::Error>(match &self.tls {
                 None => Io::Plain(stream),
                 Some((tls, name)) => {
                     let stream = tls.connect(name.clone(), stream).await?;
@@ -57,9 +75,9 @@ impl Connector {
                 }
             })
         };
-        timeout(self.patience, connecting)
-            .await
-            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        let connected = timeout(self.patience, connecting).await;
+        let io = connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
+        Ok((io, permit))
     }
 }
 

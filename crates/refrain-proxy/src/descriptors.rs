@@ -1,7 +1,7 @@
 //! File descriptors: how many connections the open-file limit allows.
 //!
 //! Every connection takes one, and the store, the audit log and the admin listener need some at any time.
-//! So connections are capped below the limit, and clients can never use up all descriptors.
+//! So connections on both sides are capped below the limit, and clients can never use up all descriptors.
 
 use std::fs;
 
@@ -26,25 +26,43 @@ pub(crate) struct Connections {
     pub(crate) exhausted: Counter,
 }
 
+/// How many connections may be open at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ConnectionLimits {
+    pub(crate) clients: usize,
+    pub(crate) upstream: usize,
+}
+
 impl Connections {
-    /// How many connections may be open at a time: `wanted`, or fewer if the open-file limit is too low.
-    pub(crate) fn limit(&self, wanted: usize) -> usize {
+    /// Allows the wanted number of clients, or fewer if the open-file limit is too low.
+    pub(crate) fn limits(&self, wanted: usize) -> ConnectionLimits {
         let limit = getrlimit(Resource::Nofile).current;
         let open = fs::read_dir("/proc/self/fd").map_or(OPEN_GUESS, |open| open.count() as u64);
-        let max = limit.map_or(wanted, |limit| wanted.min(room(limit.saturating_sub(open))));
-        if max < wanted {
-            warn(wanted, max, limit.unwrap_or_default());
+        let free = limit.map(|limit| limit.saturating_sub(open));
+        let limits = ConnectionLimits::of(wanted, free.unwrap_or(u64::MAX));
+        if limits.clients < wanted {
+            warn(wanted, limits.clients, limit.unwrap_or_default());
         }
-        self.max.set(i64::try_from(max).unwrap_or(i64::MAX));
-        max
+        self.max
+            .set(i64::try_from(limits.clients).unwrap_or(i64::MAX));
+        limits
     }
 }
 
-/// Connections that fit into `free` descriptors: a request takes two, one on each side, and at least a quarter stays free.
-fn room(free: u64) -> usize {
-    let reserved = RESERVED_MIN.max(free / 4);
-    let room = free.saturating_sub(reserved) / 2;
-    usize::try_from(room).unwrap_or(usize::MAX).max(1)
+impl ConnectionLimits {
+    /// The limits for `free` descriptors. A request over HTTP/1 takes two, one on each side, and a quarter stays free.
+    /// A client over HTTP/2 has many requests at a time, and idle connections wait in pools: for them the upstream's side
+    /// may use half of that quarter, and the descriptors that no client can take.
+    fn of(wanted: usize, free: u64) -> Self {
+        let count = |number: u64| usize::try_from(number).unwrap_or(usize::MAX).max(1);
+        let reserved = RESERVED_MIN.max(free / 4);
+        let clients = wanted.min(count(free.saturating_sub(reserved) / 2));
+        let taken = clients as u64 + reserved / 2;
+        Self {
+            clients,
+            upstream: count(free.saturating_sub(taken)),
+        }
+    }
 }
 
 fn warn(wanted: usize, max: usize, limit: u64) {
@@ -61,9 +79,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn room_leaves_descriptors_free() {
-        for (free, connections) in [(0, 1), (17, 1), (40, 12), (1_000, 375), (100_000, 37_500)] {
-            assert_eq!(room(free), connections, "{free}");
+    fn limits_leave_descriptors_free() {
+        for (wanted, free, clients, upstream) in [
+            (usize::MAX, 0, 1, 1),
+            (usize::MAX, 17, 1, 8),
+            (usize::MAX, 40, 12, 20),
+            (usize::MAX, 1_000, 375, 500),
+            (usize::MAX, 100_000, 37_500, 50_000),
+            (300, 1_000, 300, 575),
+        ] {
+            let expected = ConnectionLimits { clients, upstream };
+            assert_eq!(ConnectionLimits::of(wanted, free), expected, "{free}");
         }
     }
 }

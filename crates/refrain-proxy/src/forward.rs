@@ -66,6 +66,11 @@ impl Target {
             problems: settings.problems.as_str().into(),
         })
     }
+
+    /// Limits the open connections of all threads to the upstream.
+    pub(crate) fn limit_connections(&self, connections_max: usize) {
+        self.connector.limit(connections_max);
+    }
 }
 
 impl std::fmt::Debug for Target {

@@ -121,9 +121,8 @@ impl UpstreamPool {
     }
 
     async fn connect(&self) -> io::Result<Box<UpstreamConnection>> {
-        Ok(Box::new(UpstreamConnection::new(
-            self.connector.connect().await?,
-        )))
+        let (io, permit) = self.connector.connect().await?;
+        Ok(Box::new(UpstreamConnection::new(io, permit)))
     }
 }
 

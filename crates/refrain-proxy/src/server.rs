@@ -178,23 +178,34 @@ impl Proxy {
         let threads = (0..self.threads()).map(|at| self.thread(at, &draining, &open));
         let threads = threads.collect::<io::Result<Vec<_>>>()?;
         let listener = TcpListener::from_std(self.listener)?;
-        let max = self.connections.limit(self.settings.connections_max);
-        let room = Arc::new(Semaphore::new(max));
+        let limits = self.connections.limits(self.settings.connections_max);
+        self.target.limit_connections(limits.upstream);
+        let room = Arc::new(Semaphore::new(limits.clients));
         tokio::select! {
             () = accept(&listener, &threads, &room, &self.connections) => {}
             () = stop => {}
         }
         drop(listener);
         drain.send_replace(true);
-        let is_over = || open.load(Relaxed) == 0 && self.engine.running() == 0;
+        let draining = async {
+            until(|| open.load(Relaxed) == 0).await;
+            self.engine.settled().await;
+        };
         tokio::select! {
-            _ = timeout(self.settings.drain, until(is_over)) => {}
+            _ = timeout(self.settings.drain, draining) => {}
             () = stop_at_once => {}
         }
         let left = self.engine.running();
         if left > 0 {
             tracing::warn!(
                 "{left} guarded requests were still running at the end of the drain time; their outcome is unknown"
+            );
+        }
+        let lost = self.engine.tally().lost_now();
+        if lost > 0 {
+            tracing::warn!(
+                "{lost} claims may be in the store although nothing was executed for them, and the store did not respond \
+                 before the end of the drain time; under at-most-once their keys stay unknown outcomes"
             );
         }
         let joining: Vec<_> = threads.into_iter().map(Thread::end).collect();

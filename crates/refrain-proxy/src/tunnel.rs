@@ -75,7 +75,7 @@ pub(crate) fn open(
 
 async fn join(client: TunnelClient, line: UpstreamConnection) -> io::Result<()> {
     let mut client = client.await.map_err(io::Error::other)?;
-    let (mut upstream, read) = line.into_parts();
+    let (mut upstream, read, _permit) = line.into_parts();
     // The bytes read after each head are the first bytes of the tunnel.
     upstream.write_all(&client.read).await?;
     client.stream.write_all(&read).await?;

@@ -22,7 +22,10 @@
 //! # }).unwrap();
 //! ```
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use tokio::{sync::Semaphore, time::Instant};
 
@@ -56,6 +59,9 @@ use lost::LostClaims;
 pub use operator::{OperatorAction, REASON_BYTES_MAX, Resolution, Resolved};
 pub use probe::{Finding, Probe};
 pub use tally::{Count, Tally};
+
+/// Interval at which [`Engine::settled`] looks.
+const SETTLED_LOOK: Duration = Duration::from_millis(20);
 
 /// Runs operations once. Clones share all state.
 #[derive(Debug, Clone)]
@@ -172,6 +178,20 @@ impl Engine {
     #[must_use]
     pub fn running(&self) -> usize {
         self.inner.flights.len()
+    }
+
+    /// Waits until every claim of this engine is settled: none is running, waits for the store to take its end, or is
+    /// lost.
+    ///
+    /// A process that stops gracefully waits for this with a timeout, because it alone knows that nothing was dispatched
+    /// for a lost claim.
+    ///
+    /// # Cancellation
+    /// May be dropped.
+    pub async fn settled(&self) {
+        while self.running() > 0 || self.tally().lost_now() > 0 {
+            tokio::time::sleep(SETTLED_LOOK).await;
+        }
     }
 
     /// Claims the right to run, and waits up to the intent's `wait` while another request holds it.

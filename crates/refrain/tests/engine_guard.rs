@@ -395,6 +395,22 @@ async fn claim_that_arrives_late_is_released() {
     }
 }
 
+/// A process that stops gracefully is the last one to know that nothing was dispatched for a lost claim.
+#[tokio::test(start_paused = true)]
+async fn settled_waits_until_a_lost_claim_is_released() {
+    let store = Scripted::on_runtime_clock();
+    let engine = Engine::new(store.clone());
+    engine.settled().await;
+    store.set(Op::Claim, 2, Fault::LosesAnswer(Duration::ZERO));
+    store.set(Op::Read, usize::MAX, Fault::Fails(ErrorKind::Unavailable));
+    engine.claim(&intent()).await.unwrap_err();
+    let waited = tokio::time::timeout(Duration::from_secs(30), engine.settled());
+    assert!(waited.await.is_err(), "the store has not responded yet");
+    store.mend(Op::Read);
+    engine.settled().await;
+    assert_eq!(state(&store).await, None);
+}
+
 #[tokio::test(start_paused = true)]
 async fn looking_for_lost_claims_ends_and_touches_nobody_elses() {
     let store = Scripted::on_runtime_clock();

@@ -19,6 +19,7 @@ use refrain::{
     consume::Count,
     store::{AnyStore, Store as _},
 };
+use refrain_proxy::admin::serve_routes;
 use tokio::{sync::watch, task::AbortHandle, time::timeout};
 
 use super::Tallies;
@@ -58,7 +59,7 @@ pub(super) async fn serve(address: SocketAddr, told: AdminState) -> Result<Servi
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
         .with_state(told);
-    let task = tokio::spawn(async move { axum::serve(listener, routes).await });
+    let task = tokio::spawn(serve_routes(listener, routes, std::future::pending()));
     Ok(Serving(task.abort_handle()))
 }
 

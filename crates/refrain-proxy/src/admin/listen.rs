@@ -27,12 +27,13 @@ const DRAIN_MAX: Duration = Duration::from_secs(5);
 /// Pause after a failed accept, such as when file descriptors run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Accepts connections until `shutdown`, then waits for responses in progress.
-pub(super) async fn serve(
-    listener: TcpListener,
-    router: Router,
-    shutdown: impl Future<Output = ()>,
-) {
+/// Serves routes until `shutdown` completes, then waits a few seconds for responses in progress.
+///
+/// The number of connections has a limit below the open-file limit, and so has the time for a request's head.
+///
+/// # Cancellation
+/// Closes its connections at once when dropped.
+pub async fn serve(listener: TcpListener, router: Router, shutdown: impl Future<Output = ()>) {
     let (ending, ended) = watch::channel(());
     let mut connections = JoinSet::new();
     tokio::select! {

@@ -13,6 +13,7 @@ use rustix::net::RecvFlags;
 use tokio::{
     io::{AsyncRead as _, ReadBuf},
     net::TcpStream,
+    sync::OwnedSemaphorePermit,
     time::{Instant, Sleep, sleep_until, timeout},
 };
 
@@ -30,12 +31,15 @@ pub(crate) struct UpstreamConnection {
     pub(super) heads: UpstreamHeadParser,
     /// Created once, and reset only after it fires: most responses arrive long before that.
     timer: Option<Pin<Box<Sleep>>>,
+    /// Counts the connection towards the limit.
+    permit: OwnedSemaphorePermit,
 }
 
 impl UpstreamConnection {
-    pub(crate) fn new(io: Io) -> Self {
+    pub(crate) fn new(io: Io, permit: OwnedSemaphorePermit) -> Self {
         Self {
             io,
+            permit,
             input: Input::default(),
             heads: UpstreamHeadParser::default(),
             timer: None,
@@ -104,9 +108,9 @@ impl UpstreamConnection {
         }
     }
 
-    /// The connection itself, and the bytes that were read from it and not consumed.
-    pub(crate) fn into_parts(self) -> (Io, BytesMut) {
-        (self.io, self.input.bytes)
+    /// The connection itself, the bytes that were read from it and not consumed, and its permit.
+    pub(crate) fn into_parts(self) -> (Io, BytesMut, OwnedSemaphorePermit) {
+        (self.io, self.input.bytes, self.permit)
     }
 }
 
