@@ -182,6 +182,21 @@ fn requests_are_refused_where_a_stricter_parser_refuses_them() {
     assert_eq!(call(proxy.address, get("/after")).status, 200);
 }
 
+/// The upstream speaks HTTP/1, where the method starts the preface of another protocol.
+#[test]
+fn the_method_pri_is_refused_in_http_2_as_well() {
+    let upstream = Upstream::echo();
+    let proxy = Proxy::start(upstream.address, "");
+    let preface = [
+        (":method", "PRI"),
+        (":scheme", "http"),
+        (":authority", "shop.test"),
+        (":path", "/a"),
+    ];
+    assert_eq!(http2::call(proxy.address, &preface, None), Some(400));
+    assert_eq!(upstream.count(), 0);
+}
+
 #[test]
 fn a_body_with_trace_is_refused_in_http_2_as_well() {
     let upstream = Upstream::echo();

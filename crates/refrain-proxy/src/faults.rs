@@ -6,9 +6,16 @@ use http::{HeaderValue, Method, Uri, Version, header, request, uri::Authority};
 
 /// What is wrong with a head, as an explanation for the client.
 pub(crate) fn of(head: &request::Parts, has_body: bool) -> Option<&'static str> {
-    in_body(&head.method, has_body)
+    in_method(&head.method)
+        .or_else(|| in_body(&head.method, has_body))
         .or_else(|| in_target(&head.method, &head.uri))
         .or_else(|| in_fields(head))
+}
+
+/// Rejects the method of the preface of HTTP/2: a server that gets it over HTTP/1 may switch protocols.
+fn in_method(method: &Method) -> Option<&'static str> {
+    (method.as_str() == "PRI")
+        .then_some("The method PRI is reserved for HTTP/2; send another method.")
 }
 
 /// Rejects bodies about whose end servers disagree.

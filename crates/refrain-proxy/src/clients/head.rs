@@ -202,11 +202,6 @@ fn refused(error: httparse::Error) -> RefusedHead {
 }
 
 fn method_of(method: &str) -> Result<Method, Broken> {
-    if method == "PRI" {
-        return Err(Broken(
-            "The method PRI is reserved for HTTP/2; send another method.",
-        ));
-    }
     Method::from_bytes(method.as_bytes()).map_err(|_| Broken("Malformed method."))
 }
 

@@ -185,8 +185,11 @@ impl AttendedDelivery {
             }
             let attempt = known.attempt(self.delivered);
             if self.is_killer(attempt) {
-                let failure = "it was delivered too often without a recorded result";
-                return Round::Dead(DeadReason::AttemptsUsedUp, failure.into(), attempt - 1);
+                let failure = format!(
+                    "it was delivered {} times without a recorded result",
+                    attempt - 1
+                );
+                return Round::Dead(DeadReason::AttemptsUsedUp, failure, known.failed);
             }
             let task = self.task(named, attempt);
             let worked = shared.worker.work(&task).await;

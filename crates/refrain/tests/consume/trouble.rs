@@ -173,6 +173,11 @@ async fn message_delivered_too_often_is_not_handled_on_a_volatile_store() {
     assert_eq!(stage.handler.calls(), 0);
     let letters = stage.letters().await;
     assert_eq!(header(&letters[0], DEAD_REASON), "attempts-used-up");
+    assert_eq!(
+        header(&letters[0], DEAD_ATTEMPTS),
+        "0",
+        "the handler never ran"
+    );
 }
 
 #[tokio::test(start_paused = true)]
