@@ -12,10 +12,12 @@ pub(crate) fn of(head: &request::Parts, has_body: bool) -> Option<&'static str> 
         .or_else(|| in_fields(head))
 }
 
-/// Rejects the method of the preface of HTTP/2: a server that gets it over HTTP/1 may switch protocols.
+/// Why the method of the preface of HTTP/2 is rejected: a server that gets it over HTTP/1 may switch protocols.
+pub(crate) const PRI: &str = "The method PRI is reserved for HTTP/2; send another method.";
+
+/// The parser of HTTP/1 rejects this method itself.
 fn in_method(method: &Method) -> Option<&'static str> {
-    (method.as_str() == "PRI")
-        .then_some("The method PRI is reserved for HTTP/2; send another method.")
+    (method.as_str() == "PRI").then_some(PRI)
 }
 
 /// Rejects bodies about whose end servers disagree.

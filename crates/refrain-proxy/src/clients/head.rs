@@ -6,8 +6,9 @@ use bytes::{Bytes, BytesMut};
 use http::{Method, Request, Uri, Version, header, request};
 use refrain::http::Code;
 
-use crate::http1::{
-    Broken, Framing, Limits, Lines, Names, Said, check_start, collect, head_end, parsed,
+use crate::{
+    faults,
+    http1::{Broken, Framing, Limits, Lines, Names, Said, check_start, collect, head_end, parsed},
 };
 
 /// Longest target that is accepted: the limit of the `http` crate.
@@ -202,6 +203,9 @@ fn refused(error: httparse::Error) -> RefusedHead {
 }
 
 fn method_of(method: &str) -> Result<Method, Broken> {
+    if method == "PRI" {
+        return Err(Broken(faults::PRI));
+    }
     Method::from_bytes(method.as_bytes()).map_err(|_| Broken("Malformed method."))
 }
 

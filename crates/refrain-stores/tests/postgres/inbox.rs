@@ -80,18 +80,30 @@ impl Shop {
 
     /// Handles messages until `ends` are counted. The handler inserts the body of each message that does not fail.
     async fn handle(&self, inbox: Inbox, fails: Fails, ends: u64) -> Arc<Tally> {
-        let consumer = self.consumer(&inbox);
-        let tally = consumer.tally();
+        let [tally] = self.handle_together([inbox], fails, ends).await;
+        tally
+    }
+
+    /// As [`handle`](Self::handle), with a consumer for each inbox; `ends` is the sum of all.
+    async fn handle_together<const N: usize>(
+        &self,
+        inboxes: [Inbox; N],
+        fails: Fails,
+        ends: u64,
+    ) -> [Arc<Tally>; N] {
+        let consumers = inboxes.map(|inbox| (self.consumer(&inbox), inbox));
+        let tallies = consumers.each_ref().map(|(consumer, _)| consumer.tally());
         let insert: Arc<str> =
             format!("INSERT INTO {}.effects VALUES ($1)", self.schema.name).into();
-        let counted = tally.clone();
-        let ended = async move {
-            let all = [Count::Completed, Count::Duplicate, Count::DeadLettered];
-            let ended = || all.map(|count| counted.get(count)).iter().sum::<u64>();
-            wait::until_true("all have ended", || ended() >= ends).await;
-        };
-        consumer
-            .in_transaction(
+        let running = consumers.map(|(consumer, inbox)| {
+            let (counted, insert, fails) = (tallies.clone(), insert.clone(), fails.clone());
+            let ended = async move {
+                let all = [Count::Completed, Count::Duplicate, Count::DeadLettered];
+                let of = |tally: &Arc<Tally>| all.map(|count| tally.get(count)).iter().sum::<u64>();
+                let ended = || counted.iter().map(of).sum::<u64>() as usize;
+                wait::until_counted("messages that ended", ended, ends as usize).await;
+            };
+            consumer.in_transaction(
                 inbox,
                 move |transaction, job| {
                     let (insert, fails) = (insert.clone(), fails.clone());
@@ -104,8 +116,11 @@ impl Shop {
                 },
                 ended,
             )
-            .await
-            .unwrap()
+        });
+        for ran in futures_util::future::join_all(running).await {
+            ran.unwrap();
+        }
+        tallies
     }
 }
 
@@ -236,7 +251,7 @@ async fn a_lost_answer_to_the_commit_is_found_out_by_the_next_delivery() {
 
 #[tokio::test]
 async fn two_consumers_of_one_message_and_one_message_at_two_consumers() {
-    let shop = Arc::new(Shop::open().await);
+    let shop = Shop::open().await;
     for number in 0..40 {
         for _ in 0..3 {
             shop.publish(&format!("{number}"), &format!("{number:02}"))
@@ -244,16 +259,9 @@ async fn two_consumers_of_one_message_and_one_message_at_two_consumers() {
         }
     }
     // Two processes of one consumer share the queue, and messages are delivered several times concurrently.
-    let one = {
-        let shop = shop.clone();
-        tokio::spawn(async move { shop.handle(shop.inbox().await, never(), 50).await })
-    };
-    let two = {
-        let shop = shop.clone();
-        tokio::spawn(async move { shop.handle(shop.inbox().await, never(), 50).await })
-    };
-    let (one, two) = (one.await.unwrap(), two.await.unwrap());
-    // Each stops after fifty messages; the third handles the rest.
+    let inboxes = [shop.inbox().await, shop.inbox().await];
+    let [one, two] = shop.handle_together(inboxes, never(), 100).await;
+    // They stop before the end; the third handles the rest.
     let left = 120
         - [&one, &two]
             .iter()

@@ -237,6 +237,8 @@ fn rejects_ambiguous_requests() {
         "GET /\x01 HTTP/1.1",
         "GET /a HTTP/1.1 ",
         "PRI * HTTP/2.0",
+        "PRI * HTTP/1.1",
+        "PRI /a HTTP/1.0",
         "\r\nGET /a HTTP/1.1",
         "\nGET /a HTTP/1.1",
         "\rGET /a HTTP/1.1",
