@@ -54,6 +54,11 @@ impl Connector {
         self.room.forget_permits(beyond);
     }
 
+    /// Whether the limit is reached, so that requests may wait for a connection.
+    pub(crate) fn is_full(&self) -> bool {
+        self.room.available_permits() == 0
+    }
+
     /// Opens a connection, which counts towards the limit until the permit is dropped.
     /// If this fails, no byte of a request was sent.
     pub(crate) async fn connect(&self) -> io::Result<(Io, OwnedSemaphorePermit)> {

@@ -88,7 +88,8 @@ impl UpstreamPool {
     /// Takes back a connection whose response has ended.
     pub(crate) fn give_back(&self, mut line: Box<UpstreamConnection>) {
         // Bytes that belong to no request would be taken for the next response.
-        if !line.input.bytes.is_empty() {
+        // At the limit, a request of any thread may wait for this connection to be closed.
+        if !line.input.bytes.is_empty() || self.connector.is_full() {
             return;
         }
         line.input.rest();
@@ -102,8 +103,9 @@ impl UpstreamPool {
     /// Closes connections that were idle for too long or are no longer usable.
     pub(crate) fn sweep(&self) {
         let now = tokio::time::Instant::now();
-        self.idle()
-            .retain_mut(|idle| now - idle.since < self.idle_for && idle.line.is_quiet());
+        self.idle().retain_mut(|idle| {
+            now - idle.since < self.idle_for && idle.line.is_quiet() && !self.connector.is_full()
+        });
     }
 
     /// The most recently used connection that is still usable.
