@@ -101,7 +101,7 @@ impl Default for Options {
 /// Journal of a client's calls in a file. See [the module](self).
 pub struct Journal {
     jobs: Arc<Jobs>,
-    /// A caller takes a permit for its job, and waits while there is none.
+    /// A caller takes a permit for its job; without a free permit it waits.
     permits: Arc<Semaphore>,
     writer: Option<JoinHandle<()>>,
     options: Arc<Options>,

@@ -159,7 +159,7 @@ impl<'a, F: Format> Scanner<'a, F> {
         self.place
     }
 
-    /// Finds out what is next, and continues after it; stays at the end and before a torn write.
+    /// Classifies the bytes at the current position, and moves past them; stays at the end and before a torn write.
     pub(crate) fn find(&mut self) -> Found<F::Content> {
         let FramePosition { seed, start, .. } = self.place;
         let header = Header::decode::<F>(self.file, start, seed);
