@@ -5,7 +5,7 @@ use std::error::Error as _;
 use refrain::{Error, ErrorKind};
 use tokio_postgres::error::SqlState;
 
-use super::address::Address;
+use super::{address::Address, pooler};
 
 /// Error of a statement, by whether the statement may have been applied.
 #[derive(Debug)]
@@ -95,6 +95,10 @@ pub(super) fn at_start(error: &tokio_postgres::Error, address: &Address) -> Erro
     let schema = &address.schema;
     let (kind, fix) = match error.code() {
         Some(code) => match *code {
+            // A new session has its own statements, so another client shares it.
+            SqlState::INVALID_SQL_STATEMENT_NAME | SqlState::DUPLICATE_PSTATEMENT => {
+                return pooler::refused(address);
+            }
             SqlState::INVALID_PASSWORD | SqlState::INVALID_AUTHORIZATION_SPECIFICATION => (
                 ErrorKind::Invalid,
                 format!(

@@ -13,7 +13,7 @@ use tokio_postgres::{Client, SimpleQueryMessage};
 use super::address::Address;
 
 /// Limit for the comparison. A pooler in session mode without a free server connection makes the second client wait.
-const COMPARE_MAX: Duration = Duration::from_secs(5);
+const COMPARE_MAX: Duration = Duration::from_secs(10);
 /// Repeated, because a pooler may by chance use different server connections several times.
 const ROUNDS: usize = 4;
 /// Server process of a connection. The start time distinguishes processes of different servers with the same PID.
