@@ -21,6 +21,12 @@ use refrain_proxy::{
     admin::{self, Admin, Metrics},
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing_subscriber::{
+    Layer as _,
+    filter::{LevelFilter, Targets},
+    layer::SubscriberExt as _,
+    util::SubscriberInitExt as _,
+};
 
 use crate::{
     output::say,
@@ -316,15 +322,25 @@ pub(crate) fn log_to_stderr(level: &Option<String>) -> Result<(), Failure> {
             format!("refrain: invalid log level `{level}`; use error, warn, info, debug or trace");
         Failure::Configuration(message)
     })?;
-    // A subscriber that is already installed stays.
-    let _ = tracing_subscriber::fmt()
-        .with_max_level(level)
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         // A failed log write (full disk, closed pipe) must not fail a request.
         .log_internal_errors(false)
-        .try_init();
+        .with_filter(shown(level));
+    // A subscriber that is already installed stays.
+    let _ = tracing_subscriber::registry().with(lines).try_init();
     Ok(())
+}
+
+/// The log lines to show: all of this level, except those of the RabbitMQ driver up to `info`.
+/// The driver reports a queue that does not exist yet as an error; Refrain reports real errors itself.
+fn shown(level: tracing::Level) -> Targets {
+    let shown = Targets::new().with_default(level);
+    match level <= tracing::Level::INFO {
+        true => shown.with_target("lapin", LevelFilter::OFF),
+        false => shown,
+    }
 }
 
 /// Raises the soft limit of open files to the hard limit, because each connection needs a file descriptor.

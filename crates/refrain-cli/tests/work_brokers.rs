@@ -90,13 +90,22 @@ impl Site {
         });
     }
 
+    /// The worker's admin address, once it is printed.
+    fn admin(&self) -> Option<SocketAddr> {
+        let said = self.said();
+        let mut lines = said.lines();
+        let address = lines.find_map(|line| line.strip_prefix("admin http://"));
+        address.and_then(|text| text.parse().ok())
+    }
+
+    fn is_ready(&self) -> bool {
+        let admin = self.admin();
+        admin.is_some_and(|address| call(address, get("/readyz")).status == 200)
+    }
+
     /// Number of deliveries with this outcome, from the worker's metrics.
     fn counted(&self, outcome: &str) -> u64 {
-        let said = self.said();
-        let address = said
-            .lines()
-            .find_map(|line| line.strip_prefix("admin http://"));
-        let Some(address) = address.and_then(|text| text.parse().ok()) else {
+        let Some(address) = self.admin() else {
             return 0;
         };
         let metrics = call(address, get("/metrics"));
@@ -136,6 +145,8 @@ fn works_quietly(source: String) {
     let target = Upstream::start(|_, stream| answer(stream, "200 OK", &[], b""));
     site.write(target.address, "orders");
     let mut worker = site.start();
+    // The first message comes after the worker has looked for its queue, which does not exist yet.
+    until("the worker is ready", || site.is_ready());
     for number in 1..=3 {
         site.publish("orders", &format!("order-{number}"));
         until("it is delivered", || target.count() == number);
