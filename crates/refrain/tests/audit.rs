@@ -455,7 +455,7 @@ async fn records_without_an_end_are_listed() {
     };
     assert_eq!(records(&loose.open), ["02", "04"]);
     assert_eq!(records(&loose.doubts), ["03"]);
-    assert_eq!(records(&loose.deeds), ["06"]);
+    assert_eq!(records(&loose.actions), ["06"]);
 }
 
 mod properties {

@@ -59,7 +59,7 @@ pub(super) fn text(folder: &Path, found: &Verified, check: &Check) {
     );
     attempts(
         "with an operator action that has no recorded result",
-        &loose.deeds,
+        &loose.actions,
     );
     if loose.unlisted > 0 {
         say(format_args!("{} more were not tracked", loose.unlisted));
@@ -146,7 +146,7 @@ pub(super) fn json(folder: &Path, found: &Verified) -> Value {
         "damage": damage.collect::<Vec<_>>(),
         "open": listed(&loose.open),
         "doubts": listed(&loose.doubts),
-        "deeds": listed(&loose.deeds),
+        "actions": listed(&loose.actions),
         "unlisted": loose.unlisted,
     })
 }

@@ -32,7 +32,7 @@ pub struct Loose {
     /// Unknown outcomes that are not resolved yet.
     pub doubts: Vec<Attempt>,
     /// Operator actions without a recorded result.
-    pub deeds: Vec<Attempt>,
+    pub actions: Vec<Attempt>,
     /// Number of open items beyond the maximum.
     pub unlisted: u64,
 }
@@ -42,7 +42,7 @@ pub struct Loose {
 pub(super) struct Trace {
     open: HashMap<String, Attempt>,
     doubts: HashMap<String, Attempt>,
-    deeds: HashMap<String, Attempt>,
+    actions: HashMap<String, Attempt>,
     unlisted: u64,
 }
 
@@ -63,15 +63,15 @@ impl Trace {
                 follow(&mut self.doubts, written, record, &mut self.unlisted);
             }
             "resolving" | "erasing" => {
-                follow(&mut self.deeds, written, record, &mut self.unlisted);
+                follow(&mut self.actions, written, record, &mut self.unlisted);
             }
             "resolved" | "erased" => {
                 self.open.remove(record);
                 self.doubts.remove(record);
-                self.deeds.remove(record);
+                self.actions.remove(record);
             }
             "refused" => {
-                self.deeds.remove(record);
+                self.actions.remove(record);
             }
             _ => {}
         }
@@ -98,7 +98,7 @@ impl Trace {
         Loose {
             open: sorted(self.open),
             doubts: sorted(self.doubts),
-            deeds: sorted(self.deeds),
+            actions: sorted(self.actions),
             unlisted: self.unlisted,
         }
     }
