@@ -31,7 +31,7 @@ use tokio::{sync::Semaphore, time::Instant};
 
 use crate::{
     AuditLog, Fingerprint, Outcome, Result,
-    key::{Credential, Key, Scope, Secret},
+    key::{Credential, Key, RecordId, Scope, Secret},
     policy::Terms,
     receipts::Witness,
     record::{Grant, Settled, Verdict},
@@ -162,6 +162,12 @@ impl Engine {
         &self.inner.store
     }
 
+    /// The identity of the record of an intent.
+    #[must_use]
+    pub fn record_id(&self, intent: &Intent) -> RecordId {
+        RecordId::derive(self.secret(), &intent.scope, &intent.key)
+    }
+
     /// The key of the store's keyed digests.
     #[must_use]
     pub fn secret(&self) -> &Secret {
@@ -225,8 +231,8 @@ impl Engine {
     /// # Cancellation
     /// As for [`claim`](Self::claim).
     pub async fn attend(&self, intent: &Intent) -> Result<ClaimReply> {
-        let intent = Box::new(intent.clone());
-        let (reply, _) = self.send_claim(intent, Instant::now()).await;
+        let (record, intent) = (self.record_id(intent), Box::new(intent.clone()));
+        let (reply, _) = self.send_claim(intent, record, Instant::now()).await;
         reply
     }
 

@@ -70,15 +70,15 @@ mod log_rate;
 mod locate;
 pub use locate::Located;
 
-use http::HeaderName;
+use http::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::record::Reason;
+use crate::{RecordId, record::Reason};
 
 /// Request header with the attempt number: above 1, an earlier attempt may have taken effect.
 pub const REFRAIN_ATTEMPT: HeaderName = HeaderName::from_static("refrain-attempt");
 
-/// Request header with the record of an exactly-once operation, for its receipt: 32 hexadecimal digits.
-/// Removed from client requests.
+/// Header with the identity of the record, 32 hexadecimal digits: in every response to a guarded request, and in requests
+/// of exactly-once operations, for their receipts. Removed from client requests.
 pub const REFRAIN_RECORD: HeaderName = HeaderName::from_static("refrain-record");
 
 /// Request header with the fence (fencing token) of this attempt of an exactly-once operation, for its receipt,
@@ -87,6 +87,14 @@ pub const REFRAIN_FENCE: HeaderName = HeaderName::from_static("refrain-fence");
 
 /// Response header by which the operation overrides the policy: `keep` or `release`. Never sent to the client.
 pub const REFRAIN_OUTCOME: HeaderName = HeaderName::from_static("refrain-outcome");
+
+/// Names the record in a response, or in a request for its receipt.
+fn add_record(headers: &mut HeaderMap, record: RecordId) {
+    // Hexadecimal digits are always a valid header value.
+    if let Ok(record) = HeaderValue::try_from(record.to_string()) {
+        headers.insert(REFRAIN_RECORD, record);
+    }
+}
 
 /// Error of a body that is passed through.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;

@@ -289,7 +289,9 @@ macro_rules! hex_format {
     ($type:ident) => {
         impl fmt::Display for $type {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+                let (words, _) = self.0.as_chunks();
+                let mut words = words.iter().map(|word| u64::from_be_bytes(*word));
+                words.try_for_each(|word| write!(f, "{word:016x}"))
             }
         }
 

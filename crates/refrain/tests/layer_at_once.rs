@@ -120,6 +120,7 @@ async fn a_stored_outcome_is_given_as_it_is() {
         Answering::Replay(replay, _) => panic!("nothing is stored: {replay:?}"),
     };
     assert_eq!(first.status(), StatusCode::CREATED);
+    let record = first.headers()["refrain-record"].as_bytes();
     let (head, sent) = parts(ask());
     let Answering::Replay(replay, head) = service.replay_or_call(head, sent) else {
         panic!("it is stored");
@@ -136,10 +137,11 @@ async fn a_stored_outcome_is_given_as_it_is() {
         .collect();
     other.sort_unstable();
     assert_eq!(fields, other);
-    let expected: [(&str, &[u8]); 5] = [
+    let expected: [(&str, &[u8]); 6] = [
         ("cache-control", b"no-store"),
         ("idempotent-replayed", b"true"),
         ("location", b"/v1/payments/7"),
+        ("refrain-record", record),
         ("x-part", b"one"),
         ("x-part", b"two"),
     ];

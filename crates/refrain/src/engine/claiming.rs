@@ -60,7 +60,13 @@ enum ClaimState {
 
 impl Engine {
     /// Sends a claim. As [`Engine::attend`], as a future that owns its intent.
-    pub(crate) fn send_claim(&self, intent: Box<Intent>, since: Instant) -> ClaimFuture {
+    /// `record` is the [`record_id`](Self::record_id) of the intent.
+    pub(crate) fn send_claim(
+        &self,
+        intent: Box<Intent>,
+        record: RecordId,
+        since: Instant,
+    ) -> ClaimFuture {
         let is_unread = |witness: &Arc<Witness>| witness.is_unread();
         let (intent, state) = if let Err(error) = self.inner.check_audit(&intent) {
             (Some(intent), ClaimState::Refused(Some(error)))
@@ -70,7 +76,7 @@ impl Engine {
                 ClaimState::Repeating(Box::pin(repeat(self.clone(), intent, since, None))),
             )
         } else {
-            let state = self.send_first(&intent);
+            let state = self.send_first(&intent, record);
             (Some(intent), state)
         };
         ClaimFuture {
@@ -81,12 +87,12 @@ impl Engine {
         }
     }
 
-    fn send_first(&self, intent: &Intent) -> ClaimState {
+    fn send_first(&self, intent: &Intent, record: RecordId) -> ClaimState {
         self.inner.keep();
         self.inner.refresh_standing(intent);
         match self.inner.check_lost() {
             Ok(()) => {
-                let claim = claim_of(self, intent);
+                let claim = claim_of(intent, record);
                 ClaimState::Sent(SentClaim::new(&self.inner, claim, intent))
             }
             Err(error) => ClaimState::Refused(Some(error)),
@@ -107,7 +113,7 @@ async fn repeat(
             None => {
                 engine.inner.keep();
                 engine.inner.know_standing(&intent).await?;
-                (claim_of(&engine, &intent), None)
+                (claim_of(&intent, engine.record_id(&intent)), None)
             }
         };
         let claims = ClaimLoop::with_claim(&engine, &intent, true, since, claim);
@@ -165,10 +171,10 @@ impl Future for ClaimFuture {
 }
 
 /// The claim of an intent.
-fn claim_of(engine: &Engine, intent: &Intent) -> Claim {
+fn claim_of(intent: &Intent, record: RecordId) -> Claim {
     let terms = &intent.terms;
     Claim {
-        id: RecordId::derive(engine.secret(), &intent.scope, &intent.key),
+        id: record,
         fingerprint: intent.fingerprint,
         credential: intent.credential,
         claimant: Claimant::random(),
@@ -205,7 +211,8 @@ impl<'a> ClaimLoop<'a> {
         follows: bool,
         since: Instant,
     ) -> Self {
-        Self::with_claim(engine, intent, follows, since, claim_of(engine, intent))
+        let claim = claim_of(intent, engine.record_id(intent));
+        Self::with_claim(engine, intent, follows, since, claim)
     }
 
     fn with_claim(

@@ -43,7 +43,7 @@ impl RefrainLayer {
         }
         Ok(Located {
             operation: operation.name.clone(),
-            record: RecordId::derive(self.shared.engine.secret(), &intent.scope, &intent.key),
+            record: self.shared.engine.record_id(&intent),
         })
     }
 }

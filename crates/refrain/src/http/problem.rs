@@ -5,9 +5,9 @@ use std::{io, time::Duration};
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 
-use super::{BodyError, Decision, body::Body, capture};
+use super::{BodyError, Decision, add_record, body::Body, capture};
 use crate::{
-    Error, Operation,
+    Error, Operation, RecordId,
     outcome::Outcome,
     record::{Doubt, Reason},
 };
@@ -277,6 +277,8 @@ pub(super) struct Problem {
     retry_after: Option<Duration>,
     /// The outcome whose body was not kept.
     original: Option<Outcome>,
+    /// The record of the request, if its key was claimed.
+    record: Option<RecordId>,
 }
 
 impl Problem {
@@ -288,6 +290,7 @@ impl Problem {
             advice: code.advice(),
             retry_after: None,
             original: None,
+            record: None,
         }
     }
 
@@ -313,6 +316,11 @@ impl Problem {
 
     pub(super) fn with_original(mut self, outcome: Outcome) -> Self {
         self.original = Some(outcome);
+        self
+    }
+
+    pub(super) fn with_record(mut self, record: RecordId) -> Self {
+        self.record = Some(record);
         self
     }
 
@@ -342,6 +350,9 @@ impl Problem {
             let seconds = u64::try_from(seconds).unwrap_or(u64::MAX);
             headers.insert(header::RETRY_AFTER, seconds.into());
         }
+        if let Some(record) = self.record {
+            add_record(headers, record);
+        }
         let location = self.original.iter().flat_map(Outcome::headers);
         for (_, value) in location.filter(|(name, _)| *name == "location") {
             if let Ok(value) = HeaderValue::from_maybe_shared(value) {
@@ -362,6 +373,9 @@ impl Problem {
         });
         if let Some(original) = &self.original {
             json["original_status"] = original.status().into();
+        }
+        if let Some(record) = self.record {
+            json["record"] = record.to_string().into();
         }
         json.to_string().into()
     }

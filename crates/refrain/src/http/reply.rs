@@ -6,14 +6,14 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 
 use super::{
-    Decision,
+    Decision, REFRAIN_RECORD, add_record,
     body::{Body, marked},
     budget::Share,
     layer::LayerState,
     live::Follower,
     problem::{Code, Problem, unknown_before},
 };
-use crate::{Operation, Verdict, outcome::Outcome, policy::Duplicates};
+use crate::{Operation, RecordId, Verdict, outcome::Outcome, policy::Duplicates};
 
 /// Maximum `Retry-After` of a request in flight.
 pub(super) const RETRY_AFTER_MAX: Duration = Duration::from_secs(5);
@@ -32,16 +32,19 @@ const MARKS: [(HeaderName, HeaderValue); 2] = [
 pub struct Replay {
     outcome: Outcome,
     is_to_head: bool,
+    /// The text of the record's identity, for [`REFRAIN_RECORD`].
+    record: String,
     /// Its share of the memory budget for bodies.
     share: Share,
 }
 
 impl Replay {
-    /// A replay of the outcome; `is_to_head` if the duplicate is a `HEAD` request.
-    pub(super) fn new(outcome: Outcome, is_to_head: bool) -> Self {
+    /// A replay of the outcome of `record`; `is_to_head` if the duplicate is a `HEAD` request.
+    pub(super) fn new(outcome: Outcome, record: RecordId, is_to_head: bool) -> Self {
         Self {
             outcome,
             is_to_head,
+            record: record.to_string(),
             share: Share::default(),
         }
     }
@@ -62,12 +65,15 @@ impl Replay {
     /// `content-length` is among them only for `HEAD`, whose response has no body.
     pub fn fields(&self) -> impl Iterator<Item = (&str, &[u8])> {
         static MARKS: [(HeaderName, HeaderValue); 2] = self::MARKS;
-        let is_marked = |name: &str| MARKS.iter().any(|(mark, _)| mark == name);
+        static RECORD: HeaderName = REFRAIN_RECORD;
+        let is_marked = |name: &str| RECORD == *name || MARKS.iter().any(|(mark, _)| mark == name);
         let is_shown = move |name: &str| is_shown(name, self.is_to_head) && !is_marked(name);
         let stored = self.outcome.header_fields();
         let stored = stored.filter(move |(name, _)| is_shown(name));
         let marks = MARKS.iter();
-        stored.chain(marks.map(|(name, value)| (name.as_str(), value.as_bytes())))
+        let marks = marks.map(|(name, value)| (name.as_str(), value.as_bytes()));
+        let record = (RECORD.as_str(), self.record.as_bytes());
+        stored.chain(marks).chain([record])
     }
 
     /// The stored body.
@@ -105,15 +111,22 @@ impl Replay {
         let response = answer(&self.outcome, self.is_to_head);
         let mut response = response.map(|body| body.counted(self.share));
         mark(response.headers_mut());
+        if let Ok(record) = HeaderValue::try_from(self.record) {
+            response.headers_mut().insert(REFRAIN_RECORD, record);
+        }
         marked(Decision::Replayed, response)
     }
 }
 
-/// The response for a verdict other than a grant.
-pub(super) fn to_verdict<G, R>(shared: &LayerState, verdict: &Verdict<G>) -> Response<Body<R>> {
+/// The response for a verdict on `record` other than a grant.
+pub(super) fn to_verdict<G, R>(
+    shared: &LayerState,
+    record: RecordId,
+    verdict: &Verdict<G>,
+) -> Response<Body<R>> {
     let problem = match verdict {
         Verdict::Replay(outcome) if outcome.is_body_kept() => {
-            return Replay::new(outcome.clone(), false).into_response();
+            return Replay::new(outcome.clone(), record, false).into_response();
         }
         Verdict::Replay(outcome) => {
             let status = outcome.status();
@@ -140,12 +153,13 @@ pub(super) fn to_verdict<G, R>(shared: &LayerState, verdict: &Verdict<G>) -> Res
         ),
         Verdict::Granted(_) => Problem::new(Code::StoreUnavailable, "The claim was lost."),
     };
-    shared.refuse(&problem)
+    shared.refuse(&problem.with_record(record))
 }
 
 /// Acknowledges a duplicate of a completed request, if the policy says so and the outcome or its body is no longer kept.
 pub(super) fn acknowledged<G, R>(
     operation: &Operation,
+    record: RecordId,
     verdict: &Verdict<G>,
 ) -> Option<Response<Body<R>>> {
     if operation.duplicates != Duplicates::Acknowledge {
@@ -158,7 +172,9 @@ pub(super) fn acknowledged<G, R>(
         }
         _ => return None,
     };
-    Some(marked(Decision::Acknowledged, acknowledge(status, outcome)))
+    let mut response = acknowledge(status, outcome);
+    add_record(response.headers_mut(), record);
+    Some(marked(Decision::Acknowledged, response))
 }
 
 /// An acknowledgement, without the outcome's body or without any outcome.
@@ -239,7 +255,7 @@ mod tests {
 
     fn is_plain(name: &str, value: &[u8]) -> bool {
         let packer = Packer::new(200, [("content-type", &b"text/plain"[..]), (name, value)]);
-        Replay::new(packer.finish([]), false).is_plain()
+        Replay::new(packer.finish([]), RecordId::default(), false).is_plain()
     }
 
     #[test]
@@ -257,11 +273,13 @@ mod tests {
     #[test]
     fn a_replay_says_of_itself_what_it_is_whatever_was_stored() {
         let stored = [("cache-control", &b"public"[..]), ("x-part", b"one")];
-        let replay = Replay::new(Packer::new(200, stored).finish([]), false);
+        let outcome = Packer::new(200, stored).finish([]);
+        let replay = Replay::new(outcome, RecordId::default(), false);
         let fields: Vec<_> = replay.fields().collect();
         let marks = [
             ("idempotent-replayed", &b"true"[..]),
             ("cache-control", b"no-store"),
+            ("refrain-record", &[b'0'; 32]),
         ];
         assert_eq!(fields, [&stored[1..], &marks].concat());
     }
@@ -269,7 +287,8 @@ mod tests {
     #[test]
     fn trailers_need_a_response() {
         let packer = Packer::new(200, []);
-        let replay = Replay::new(packer.finish([("x-sum", &b"7"[..])]), false);
+        let outcome = packer.finish([("x-sum", &b"7"[..])]);
+        let replay = Replay::new(outcome, RecordId::default(), false);
         assert!(!replay.is_plain());
         assert_eq!(replay.into_response::<()>().headers()["trailer"], "x-sum");
     }

@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use tower_service::Service;
 
 use super::{
-    Decision, REFRAIN_OUTCOME,
+    Decision, REFRAIN_OUTCOME, add_record,
     body::{Body, Carried, Guarded, marked},
     budget::{OverBudget, Share},
     capture::{BodyReader, ReadBody, ReadResult},
@@ -40,7 +40,7 @@ use super::{
     streamed,
 };
 use crate::{
-    Error, ErrorKind, Intent, Key, Operation, Outcome, Verdict,
+    Error, ErrorKind, Intent, Key, Operation, Outcome, RecordId, Verdict,
     engine::{ClaimReply, Count, Guard},
     policy::{Match, Mode, OnStoreFailure},
     receipts::{Standing, Witness},
@@ -267,14 +267,16 @@ impl<S> MatchedRequest<'_, S> {
             Ok(None) => return self.pass(body.into_body::<B>(None), Decision::Passed),
             Err(problem) => return self.refuse(&problem),
         };
-        let mut claim = self.shared.engine.send_claim(intent, self.since);
+        let engine = &self.shared.engine;
+        let record = engine.record_id(&intent);
+        let mut claim = engine.send_claim(intent, record, self.since);
         if let Poll::Ready((reply, intent)) = poll_once(&mut claim) {
-            return self.claimed::<B, R>(intent, body, reply);
+            return self.claimed::<B, R>(intent, record, body, reply);
         }
         let (request, claim) = (self.hold(), Box::new(claim));
         let next = Box::pin(async move {
             let (reply, intent) = claim.await;
-            request.resume(|it| it.claimed::<B, R>(intent, body, reply))
+            request.resume(|it| it.claimed::<B, R>(intent, record, body, reply))
         });
         RequestState::Claiming { next }
     }
@@ -283,6 +285,7 @@ impl<S> MatchedRequest<'_, S> {
     fn claimed<B: Carried, R: Carried>(
         self,
         intent: Box<Intent>,
+        record: RecordId,
         body: ReadBody,
         reply: Result<ClaimReply, Error>,
     ) -> StateOf<S, B, R>
@@ -292,23 +295,25 @@ impl<S> MatchedRequest<'_, S> {
         let verdict = match reply {
             Ok(ClaimReply::Verdict(verdict)) => verdict,
             Ok(ClaimReply::Refused(outcome)) => {
-                let response = reply::answer(&outcome, self.is_to_head());
+                let mut response = reply::answer(&outcome, self.is_to_head());
+                add_record(response.headers_mut(), record);
                 return RequestState::replied(marked(Decision::Refused, response));
             }
             Ok(ClaimReply::Live(live)) => {
-                return RequestState::replied(streamed::follow(self.shared, &live));
+                return RequestState::replied(streamed::follow(self.shared, record, &live));
             }
-            Err(error) => return self.unclaimed::<B, R>(error, body),
+            Err(error) => return self.unclaimed::<B, R>(record, error, body),
         };
         match verdict {
-            Verdict::Granted(guard) => self.run::<B, R>(intent, body, guard),
-            Verdict::Replay(outcome) if outcome.is_body_kept() => self.replay(outcome),
+            Verdict::Granted(guard) => self.run::<B, R>(intent, record, body, guard),
+            Verdict::Replay(outcome) if outcome.is_body_kept() => self.replay(record, outcome),
             Verdict::Indeterminate(doubt) if self.will_be_known(&doubt) => {
-                self.refuse(&problem::unknown_before(&doubt).with_advice("wait"))
+                let problem = problem::unknown_before(&doubt).with_advice("wait");
+                self.refuse(&problem.with_record(record))
             }
             verdict => {
-                let acknowledged = reply::acknowledged(&self.found.operation, &verdict);
-                let otherwise = || reply::to_verdict(self.shared, &verdict);
+                let acknowledged = reply::acknowledged(&self.found.operation, record, &verdict);
+                let otherwise = || reply::to_verdict(self.shared, record, &verdict);
                 RequestState::replied(acknowledged.unwrap_or_else(otherwise))
             }
         }
@@ -320,6 +325,7 @@ impl<S> MatchedRequest<'_, S> {
     fn run<B: Carried, R: Carried>(
         self,
         intent: Box<Intent>,
+        record: RecordId,
         body: ReadBody,
         guard: Guard,
     ) -> StateOf<S, B, R>
@@ -330,6 +336,7 @@ impl<S> MatchedRequest<'_, S> {
             shared: self.shared.clone(),
             operation: self.found.operation.clone(),
             intent,
+            record,
             is_to_head: self.is_to_head(),
         };
         let request = Request::from_parts(take_head(self.head), body.into_body::<B>(None));
@@ -339,13 +346,14 @@ impl<S> MatchedRequest<'_, S> {
 
     fn replay<F, R: Send + 'static, E: Send + 'static>(
         &self,
+        record: RecordId,
         outcome: Outcome,
     ) -> RequestState<F, R, E> {
         let bytes = outcome.content().len();
         let Some(share) = Share::of_replay(&self.shared.budget, bytes) else {
-            return self.refuse(&self.over_budget());
+            return self.refuse(&self.over_budget().with_record(record));
         };
-        let replay = Replay::new(outcome, self.is_to_head()).counted(share);
+        let replay = Replay::new(outcome, record, self.is_to_head()).counted(share);
         RequestState::Replaying {
             replay: Some(replay),
         }
@@ -393,7 +401,12 @@ impl<S> MatchedRequest<'_, S> {
         RequestState::Observing { next }
     }
 
-    fn unclaimed<B: Carried, R: Carried>(self, error: Error, body: ReadBody) -> StateOf<S, B, R>
+    fn unclaimed<B: Carried, R: Carried>(
+        self,
+        record: RecordId,
+        error: Error,
+        body: ReadBody,
+    ) -> StateOf<S, B, R>
     where
         S: Guarded<B, R>,
     {
@@ -403,7 +416,9 @@ impl<S> MatchedRequest<'_, S> {
                 Ok(()) => {
                     request.resume(|it| it.pass::<B, R>(body.into_body(None), Decision::Unguarded))
                 }
-                Err(problem) => RequestState::replied(request.shared.refuse(&problem)),
+                Err(problem) => {
+                    RequestState::replied(request.shared.refuse(&problem.with_record(record)))
+                }
             }
         });
         RequestState::Unclaimed { next }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 use super::{
-    Decision, Failure, REFRAIN_FENCE, REFRAIN_RECORD,
+    Decision, Failure, REFRAIN_FENCE, add_record,
     body::{Body, Carried},
     call::{CallError, CallResult, OperationResponse},
     capture,
@@ -30,6 +30,7 @@ pub(super) struct Execution {
     pub(super) shared: Arc<LayerState>,
     pub(super) operation: Arc<Operation>,
     pub(super) intent: Box<Intent>,
+    pub(super) record: RecordId,
     /// Whether the request is `HEAD`, whose response has a `content-length` without a body.
     pub(super) is_to_head: bool,
 }
@@ -65,7 +66,7 @@ impl Execution {
             };
             if ending == Ending::Release {
                 let shown = capture::answer(&response, self.is_to_head);
-                mark(&mut response, Decision::FreshReleased);
+                mark(&mut response, self.record, Decision::FreshReleased);
                 return Ok(Box::pin(self.release(running, shown, response)).await);
             }
             let outcome = self.outcome(&response, running.id());
@@ -73,7 +74,7 @@ impl Execution {
             if outcome.is_body_kept() {
                 response.body_mut().refill(outcome.body());
             }
-            mark(&mut response, Decision::FreshKept);
+            mark(&mut response, self.record, Decision::FreshKept);
             let kept = self.keep(running, outcome).await;
             Ok(kept.err().unwrap_or(response))
         }
@@ -84,9 +85,10 @@ impl Execution {
         match failure {
             Failure::NotSent => {
                 let detail = "Nothing was sent. Send the same request with the same key again.";
-                let problem = Problem::new(Code::UpstreamUnreachable, detail);
+                let problem =
+                    Problem::new(Code::UpstreamUnreachable, detail).with_record(self.record);
                 let shown = problem.outcome(&self.shared.problems);
-                let response = self.refused(&problem);
+                let response = self.refused(problem);
                 self.release(running, shown, response).await
             }
             Failure::Lost(reason) => {
@@ -133,11 +135,17 @@ impl Execution {
             let running = match Box::pin(self.shared.engine.claim(&self.intent)).await {
                 // The other attempt may still commit, although this one failed. Dropping the guard restores the doubt.
                 Ok(Verdict::Granted(_)) if is_failure => {
-                    return Err(self.refused(&unknown(Reason::Failed)));
+                    return Err(self.refused(unknown(Reason::Failed)));
                 }
                 // The other attempt has no outcome, so this one is stored. The operation is not executed again.
                 Ok(Verdict::Granted(guard)) => guard.start(),
-                Ok(other) => return Err(Box::new(reply::to_verdict(&self.shared, &other))),
+                Ok(other) => {
+                    return Err(Box::new(reply::to_verdict(
+                        &self.shared,
+                        self.record,
+                        &other,
+                    )));
+                }
                 Err(error) => return Err(self.not_stored(&error)),
             };
             settled = running.complete(outcome.clone()).await;
@@ -157,7 +165,7 @@ impl Execution {
                 match Box::pin(self.shared.engine.claim(&self.intent)).await {
                     // The other attempt has no outcome either; dropping the guard releases the key.
                     Ok(Verdict::Granted(_)) => response,
-                    Ok(other) => Box::new(reply::to_verdict(&self.shared, &other)),
+                    Ok(other) => Box::new(reply::to_verdict(&self.shared, self.record, &other)),
                     Err(error) => self.not_stored(&error),
                 }
             }
@@ -168,7 +176,7 @@ impl Execution {
     /// The `outcome-unknown` problem for the caller of an attempt whose outcome is unknown.
     pub(super) fn lost<R>(&self, running: &Running, reason: Reason) -> BoxedResponse<R> {
         let problem = unknown(reason);
-        self.refused(&match running.guarantee() {
+        self.refused(match running.guarantee() {
             // A retry executes again, or finds the outcome.
             Guarantee::ExactlyOnce | Guarantee::AtLeastOnce => problem.with_advice("wait"),
             Guarantee::AtMostOnce => problem,
@@ -184,11 +192,11 @@ impl Execution {
             _ => "The operation has ended. Its outcome could not be stored yet.",
         };
         let problem = Problem::new(Code::OutcomeUnknown, detail);
-        self.refused(&problem.with_status(StatusCode::SERVICE_UNAVAILABLE))
+        self.refused(problem.with_status(StatusCode::SERVICE_UNAVAILABLE))
     }
 
-    fn refused<R>(&self, problem: &Problem) -> BoxedResponse<R> {
-        Box::new(self.shared.refuse(problem))
+    fn refused<R>(&self, problem: Problem) -> BoxedResponse<R> {
+        Box::new(self.shared.refuse(&problem.with_record(self.record)))
     }
 }
 
@@ -244,7 +252,7 @@ impl Execution {
     ) -> BoxedResponse<R> {
         let outcome = outcome.sealed(running.id());
         let mut response = Box::new(reply::answer(&outcome, self.is_to_head));
-        mark(&mut response, Decision::FreshKept);
+        mark(&mut response, self.record, Decision::FreshKept);
         let kept = self.keep(running, outcome).await;
         kept.err().unwrap_or(response)
     }
@@ -277,7 +285,7 @@ impl Execution {
             Ok(mut it) if is_receipted && it.is_open(is_alone) => {
                 // The next retry looks for the receipt again, and executes.
                 doubt(&mut running, Reason::Failed).await;
-                mark(&mut it.response, Decision::OutcomeUnknown);
+                mark(&mut it.response, self.record, Decision::OutcomeUnknown);
                 Ok(it.response)
             }
             // `Ending::Doubt` is stored as an outcome here: at-most-once is in force, so its table of statuses applies.
@@ -304,7 +312,7 @@ impl Execution {
             _ => {
                 let detail = "The operation has ended. Its receipt cannot be read now, so it is not known whether it took effect. Send the same request with the same key again.";
                 let problem = Problem::new(Code::OutcomeUnknown, detail).with_advice("wait");
-                Ok(self.refused(&problem.with_status(StatusCode::SERVICE_UNAVAILABLE)))
+                Ok(self.refused(problem.with_status(StatusCode::SERVICE_UNAVAILABLE)))
             }
         }
     }
@@ -323,15 +331,10 @@ impl<R> OperationResponse<R> {
 
 /// Adds the headers with record and fence, which the operation writes into its receipt.
 pub(super) fn add_receipt_headers(headers: &mut HeaderMap, running: &Running) {
-    let fields = [
-        (REFRAIN_RECORD, running.id().to_string()),
-        (REFRAIN_FENCE, running.fence().to_string()),
-    ];
-    for (name, text) in fields {
-        // Digits and dots are always a valid header value.
-        if let Ok(value) = HeaderValue::try_from(text) {
-            headers.insert(name, value);
-        }
+    add_record(headers, running.id());
+    // Digits and dots are always a valid header value.
+    if let Ok(fence) = HeaderValue::try_from(running.fence().to_string()) {
+        headers.insert(REFRAIN_FENCE, fence);
     }
 }
 
@@ -347,7 +350,8 @@ pub(super) fn is_success(status: StatusCode) -> bool {
     status.as_u16() < 400
 }
 
-fn mark<R>(response: &mut Response<Body<R>>, decision: Decision) {
+fn mark<R>(response: &mut Response<Body<R>>, record: RecordId, decision: Decision) {
+    add_record(response.headers_mut(), record);
     response.body_mut().decision = Some(decision);
 }
 

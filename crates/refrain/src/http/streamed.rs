@@ -18,7 +18,7 @@ use http_body::Frame;
 use tokio::{task::coop::consume_budget, time::timeout_at};
 
 use super::{
-    Decision,
+    Decision, add_record,
     body::{Body, Carried, marked},
     budget::Share,
     capture,
@@ -28,7 +28,7 @@ use super::{
     settle::{BoxedResponse, Execution, doubt},
 };
 use crate::{
-    Outcome, Verdict,
+    Outcome, RecordId, Verdict,
     engine::{Live, Running},
     policy::Operation,
     record::Reason,
@@ -65,14 +65,17 @@ impl Streamed {
 }
 
 /// The streamed response of the request in flight, for a duplicate.
-pub(super) fn follow<R>(shared: &LayerState, live: &Live) -> Response<Body<R>> {
+pub(super) fn follow<R>(shared: &LayerState, record: RecordId, live: &Live) -> Response<Body<R>> {
     let response = live.get::<Streamed>().and_then(|it| it.follow());
     match response {
-        Some(response) => marked(Decision::Replayed, response),
+        Some(mut response) => {
+            add_record(response.headers_mut(), record);
+            marked(Decision::Replayed, response)
+        }
         // The body has just gone over the cap, or it has too many readers.
         None => {
             let lease_left = RETRY_AFTER_MAX;
-            to_verdict(shared, &Verdict::<()>::InFlight { lease_left })
+            to_verdict(shared, record, &Verdict::<()>::InFlight { lease_left })
         }
     }
 }
@@ -93,7 +96,8 @@ impl Execution {
             let shown = Streamed::new(&self.operation, &head, live.body());
             running.show(&Live::new(Arc::new(shown)));
         }
-        let fresh = Response::from_parts(head.clone(), Body::live(first));
+        let mut fresh = Response::from_parts(head.clone(), Body::live(first));
+        add_record(fresh.headers_mut(), self.record);
         let fresh = Box::new(marked(Decision::FreshKept, fresh));
         let recording = Recording {
             execution: self,
