@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use refrain::policy::units;
+use refrain::policy::{Address, units};
 use refrain_verify::verify::{
     self, CASES, CONCURRENT_MAX, CaseReport, CaseVerdict, Counting, File, Operation, Plan, Process,
     Report, Target, Trouble, Trust, body, header,
@@ -110,7 +110,7 @@ pub(crate) struct Args {
     config: Option<PathBuf>,
     /// URL that counts effects: returns a number or a list; {key} and {unique} are filled in
     #[arg(long, value_name = "URL", conflicts_with = "effects_sql")]
-    effects_url: Option<String>,
+    effects_url: Option<Address>,
     /// JSON pointer to the number or list in the response of --effects-url
     #[arg(long, value_name = "POINTER", requires = "effects_url")]
     effects_pointer: Option<String>,

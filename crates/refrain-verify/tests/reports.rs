@@ -196,7 +196,7 @@ fn baseline_reports_only_new_failures() {
 
 fn plan(url: &str, seed: u64) -> Plan {
     let mut plan = Plan::new(url.parse().unwrap(), seed);
-    let url = format!("{url}/count");
+    let url = format!("{url}/count").into();
     plan.counting = Counting::Url { url, pointer: None };
     plan.settle = Duration::from_millis(20);
     plan.only = vec!["sequential-duplicate".into()];

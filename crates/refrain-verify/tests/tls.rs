@@ -95,7 +95,7 @@ impl Secured {
     async fn verify(&self, trust: Trust, only: &[&str]) -> Result<Report, Trouble> {
         let mut plan = Plan::new(self.url.parse().unwrap(), 7);
         plan.trust = trust;
-        let url = format!("{}/count", self.url);
+        let url = format!("{}/count", self.url).into();
         plan.counting = Counting::Url { url, pointer: None };
         plan.patience = Duration::from_secs(10);
         plan.late = Duration::from_millis(100);

@@ -16,7 +16,7 @@ use tokio::{sync::Semaphore, task::JoinSet};
 fn plan(url: &str, is_counted: bool) -> Plan {
     let mut plan = Plan::new(url.parse().unwrap(), 7);
     if is_counted {
-        let url = format!("{url}/count");
+        let url = format!("{url}/count").into();
         plan.counting = Counting::Url { url, pointer: None };
     }
     plan.patience = Duration::from_secs(10);
@@ -129,13 +129,20 @@ async fn safe_styles_are_not_reported_as_bugs() {
     ] {
         for is_counted in [true, false] {
             checks.spawn(async move {
-                let sample = Sample::start(hole).await;
-                let plan = plan(&sample.url, is_counted);
-                let report = run(&plan, |_, _| {}).await.unwrap();
-                let failed = of(&report, CaseVerdict::Fail);
-                assert!(failed.is_empty(), "{hole:?} {is_counted}: {failed:?}");
-                let skipped = of(&report, CaseVerdict::Skipped);
-                assert!(!skipped.contains(&"sequential-duplicate"), "{hole:?}");
+                let mut failed: Vec<String> = Vec::new();
+                for _ in 0..TRIES {
+                    let sample = Sample::start(hole).await;
+                    let plan = plan(&sample.url, is_counted);
+                    let report = run(&plan, |_, _| {}).await.unwrap();
+                    let skipped = of(&report, CaseVerdict::Skipped);
+                    assert!(!skipped.contains(&"sequential-duplicate"), "{hole:?}");
+                    let found = of(&report, CaseVerdict::Fail).into_iter();
+                    failed = found.map(str::to_owned).collect();
+                    if failed.is_empty() {
+                        return;
+                    }
+                }
+                panic!("{hole:?} {is_counted}: {failed:?}");
             });
         }
     }
@@ -319,6 +326,10 @@ async fn holes_that_answers_show_are_seen_without_a_count() {
     each(WEAK_ROWS.iter().map(|row| (*row, false)).collect()).await;
 }
 
+/// How often a service is verified before its verdicts count as wrong: its windows are short, and a busy machine can
+/// miss one.
+const TRIES: usize = 3;
+
 /// Runs several rows at a time, because they mostly sleep.
 async fn each(rows: Vec<(Row, bool)>) {
     let turns = Arc::new(Semaphore::new(6));
@@ -327,7 +338,14 @@ async fn each(rows: Vec<(Row, bool)>) {
         let turns = turns.clone();
         checks.spawn(async move {
             let _turn = turns.acquire().await.unwrap();
-            check(hole, is_counted, failed, warned).await
+            let mut wrong = None;
+            for _ in 0..TRIES {
+                wrong = check(hole, is_counted, failed, warned).await;
+                if wrong.is_none() {
+                    break;
+                }
+            }
+            wrong
         });
     }
     let mut wrong = Vec::new();

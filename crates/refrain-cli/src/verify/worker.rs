@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc};
 use refrain::{
     Guarantee,
     consume::{Broker, Source},
-    policy::{redacted, schemes::broker_usage},
+    policy::{Address, schemes::broker_usage},
 };
 use refrain_verify::verify::{
     self, Counting, Process, Report,
@@ -23,7 +23,7 @@ pub(crate) struct WorkerArgs {
     #[arg(long, conflicts_with_all = ["url", "op", "openapi"])]
     worker: bool,
     #[arg(long, value_name = "URL", requires = "worker", help = broker_help())]
-    broker: Option<String>,
+    broker: Option<Address>,
     /// Queue, stream or subject that the consumer reads
     #[arg(long, value_name = "NAME", requires = "worker")]
     queue: Option<String>,
@@ -65,16 +65,16 @@ fn guarantee(text: &str) -> Result<Guarantee, String> {
 pub(super) async fn run(args: &Args) -> Result<Report, Failure> {
     let file = args.config.as_deref().map(File::read).transpose();
     let file = file.map_err(bad)?.unwrap_or_default();
-    let (plan, broker) = plan(args, &file)?;
-    agree(args, &plan.broker, is_here(&broker))?;
-    let publisher = refrain_brokers::open_publisher(&broker).await?;
+    let plan = plan(args, &file)?;
+    agree(args, &plan.broker.to_string(), is_here(&plan.broker))?;
+    let publisher = refrain_brokers::open_publisher(plan.broker.as_str()).await?;
     let dead = match args
         .worker
         .dead_letter
         .as_ref()
         .or(file.dead_letter.as_ref())
     {
-        Some(queue) => Some(dead(&broker, queue, plan.seed).await?),
+        Some(queue) => Some(dead(plan.broker.as_str(), queue, plan.seed).await?),
         None => None,
     };
     let place = format!("{} at {}, seed {}", plan.queue, plan.broker, plan.seed);
@@ -93,14 +93,14 @@ async fn dead(broker: &str, queue: &str, seed: u64) -> Result<Arc<dyn Broker>, F
     Ok(refrain_brokers::open(&source).await?)
 }
 
-fn plan(args: &Args, file: &File) -> Result<(Plan, String), Failure> {
+fn plan(args: &Args, file: &File) -> Result<Plan, Failure> {
     let told = &args.worker;
     let one = |flag: &Option<String>, filed: &Option<String>| flag.clone().or(filed.clone());
-    let broker = one(&told.broker, &file.broker)
+    let broker = (told.broker.clone().or(file.broker.clone()))
         .ok_or_else(|| bad("no broker; pass --broker redis://127.0.0.1"))?;
     let queue = one(&told.queue, &file.queue)
         .ok_or_else(|| bad("no queue; pass --queue NAME, which the consumer reads"))?;
-    let mut plan = Plan::new(&broker, &queue, seed(args));
+    let mut plan = Plan::new(broker, &queue, seed(args));
     plan.late = time("late", &args.late)?;
     if let Some(patience) = &args.patience {
         plan.patience = time("patience", patience)?;
@@ -125,7 +125,7 @@ fn plan(args: &Args, file: &File) -> Result<(Plan, String), Failure> {
         Some(text) => vec![message(args, text).map_err(bad)?],
         None => file.messages.clone(),
     };
-    Ok((plan, broker))
+    Ok(plan)
 }
 
 fn message(args: &Args, text: &str) -> Result<Template, verify::BadPlan> {
@@ -143,8 +143,8 @@ fn message(args: &Args, text: &str) -> Result<Template, verify::BadPlan> {
 }
 
 /// Whether all hosts of the broker's address are loopback names or addresses.
-fn is_here(broker: &str) -> bool {
-    let shown = redacted(broker);
+fn is_here(broker: &Address) -> bool {
+    let shown = broker.to_string();
     let rest = shown.split_once("://").map_or("", |(_, rest)| rest);
     let rest = rest.split(['/', '?']).next().unwrap_or_default();
     let hosts = rest.rsplit('@').next().unwrap_or_default();
@@ -160,7 +160,7 @@ fn is_here(broker: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::is_here;
+    use super::*;
 
     #[test]
     fn distinguishes_local_from_remote_addresses() {
@@ -174,7 +174,7 @@ mod tests {
             ("postgres://app@db/app", false),
             ("redis://", false),
         ] {
-            assert_eq!(is_here(broker), here, "{broker}");
+            assert_eq!(is_here(&Address::new(broker)), here, "{broker}");
         }
     }
 }

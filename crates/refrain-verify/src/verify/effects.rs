@@ -45,7 +45,7 @@ impl Counter {
         let is_same_place = match &plan.counting {
             Counting::Url { url, .. } => {
                 let place = plan.target.origin();
-                let rest = url.strip_prefix(&place);
+                let rest = url.as_str().strip_prefix(&place);
                 rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '?']))
             }
             Counting::Sql { .. } | Counting::Answers => false,
@@ -79,7 +79,7 @@ impl Counter {
     pub(super) fn is_keyed(&self) -> bool {
         let text = match &self.counting {
             Counting::Sql { statement, .. } => statement,
-            Counting::Url { url, .. } => url,
+            Counting::Url { url, .. } => url.as_str(),
             Counting::Answers => return false,
         };
         text.contains("{key}") || text.contains("{unique}")
@@ -90,10 +90,12 @@ impl Counter {
         match &self.counting {
             Counting::Answers => Ok(0),
             Counting::Url { url, pointer } => {
-                let url = url
+                let filled = url
+                    .as_str()
                     .replace("{key}", &escaped(key))
                     .replace("{unique}", unique);
-                self.ask(&url, pointer.as_deref()).await
+                let count = self.ask(&filled, pointer.as_deref()).await;
+                count.map_err(|why| format!("cannot count effects at {url}: {why}"))
             }
             Counting::Sql {
                 database,
@@ -103,7 +105,7 @@ impl Counter {
                 let statement = statement
                     .replace("{key}", &quoted)
                     .replace("{unique}", unique);
-                sql(database, &statement).await
+                sql(database.as_str(), &statement).await
             }
         }
     }
@@ -116,9 +118,7 @@ impl Counter {
         });
         let place = split.and_then(|(place, path)| Some((place.parse::<Target>().ok()?, path)));
         let Some((target, path)) = place else {
-            return Err(format!(
-                "invalid effects URL `{url}`; write http://HOST:PORT/PATH"
-            ));
+            return Err("invalid URL; write http://HOST:PORT/PATH".into());
         };
         let (place, authority) = (self.way.to(&target)?, target.authority);
         let target = match path {
@@ -136,8 +136,7 @@ impl Counter {
             body: bytes::Bytes::new(),
         };
         let answer = send(&place, &authority, &request, COUNT_MAX).await;
-        let answer = answer.map_err(|lost| format!("cannot count effects at {url}: {lost}"))?;
-        counted(&answer, pointer).map_err(|why| format!("cannot count effects at {url}: {why}"))
+        counted(&answer.map_err(|lost| lost.to_string())?, pointer)
     }
 }
 

@@ -259,7 +259,7 @@ pub fn sql(text: &str) -> Result<Counting, BadPlan> {
 pub(super) fn counting(effects: Effects) -> Result<Counting, BadPlan> {
     match (effects.url, effects.sql) {
         (Some(url), None) => Ok(Counting::Url {
-            url,
+            url: url.into(),
             pointer: effects.pointer,
         }),
         (None, Some(text)) => sql(&text),

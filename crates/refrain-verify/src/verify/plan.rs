@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use refrain::policy::Address;
 use tokio_rustls::TlsConnector;
 
 use super::stage::{KEY, UNIQUE};
@@ -70,14 +71,14 @@ pub enum Counting {
     /// A PostgreSQL statement that returns one number.
     Sql {
         /// Address of the database.
-        database: String,
+        database: Address,
         /// The statement; `{key}` and `{unique}` are replaced.
         statement: String,
     },
     /// A URL that returns a number, or a list whose items are counted.
     Url {
         /// The URL; `{key}` and `{unique}` are replaced.
-        url: String,
+        url: Address,
         /// JSON pointer to the number or list.
         pointer: Option<String>,
     },
@@ -298,7 +299,7 @@ impl TlsSetup {
 
     /// Returns the setup for counting effects only.
     pub(super) fn to_count(counting: &Counting, trust: &Trust) -> Result<Self, String> {
-        let is_tls = matches!(counting, Counting::Url { url, .. } if url.starts_with("https://"));
+        let is_tls = matches!(counting, Counting::Url { url, .. } if url.scheme() == "https");
         Ok(Self(is_tls.then(|| trust.connector()).transpose()?))
     }
 

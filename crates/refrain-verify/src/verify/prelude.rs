@@ -151,10 +151,9 @@ async fn varied(
 
 /// Describes for the report how effects are counted.
 pub(super) fn said(world: &World<'_>) -> String {
-    let place = |url: &str| refrain::policy::redacted(url);
     match (&world.plan.counting, &world.identity) {
-        (Counting::Url { url, .. }, _) => format!("at {}", place(url)),
-        (Counting::Sql { database, .. }, _) => format!("with SQL at {}", place(database)),
+        (Counting::Url { url, .. }, _) => format!("at {url}"),
+        (Counting::Sql { database, .. }, _) => format!("with SQL at {database}"),
         (Counting::Answers, Identity::Member(pointer)) => {
             format!("by {pointer} in the responses, which is weak: effects that no response shows are not counted")
         }

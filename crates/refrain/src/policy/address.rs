@@ -79,6 +79,12 @@ impl From<String> for Address {
     }
 }
 
+impl From<&str> for Address {
+    fn from(text: &str) -> Self {
+        Self(text.into())
+    }
+}
+
 impl FromStr for Address {
     type Err = Infallible;
 

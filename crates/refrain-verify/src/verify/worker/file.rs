@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use refrain::Guarantee;
+use refrain::{Guarantee, policy::Address};
 use serde::Deserialize;
 
 use super::Template;
@@ -18,7 +18,7 @@ const MESSAGES_MAX: usize = 100;
 #[non_exhaustive]
 pub struct File {
     /// Address of the broker.
-    pub broker: Option<String>,
+    pub broker: Option<Address>,
     /// Queue that the consumer reads.
     pub queue: Option<String>,
     /// Dead-letter destination of the consumer.
@@ -93,7 +93,7 @@ impl File {
         });
         let counting = typed.effects.map(file::counting).transpose();
         Ok(Self {
-            broker: typed.broker,
+            broker: typed.broker.map(Address::from),
             queue: typed.queue,
             dead_letter: typed.dead_letter,
             guarantee: typed.guarantee,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use refrain::{
     Guarantee,
     consume::Message,
-    policy::{redacted, schemes::Backend},
+    policy::{Address, schemes::Backend},
 };
 
 use super::CASES;
@@ -23,8 +23,8 @@ const NUMBER: &str = "{n}";
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Plan {
-    /// Address of the broker, without secrets.
-    pub broker: String,
+    /// Address of the broker.
+    pub broker: Address,
     /// The queue, stream or subject that the consumer reads.
     pub queue: String,
     /// Random seed of ids.
@@ -80,9 +80,9 @@ pub struct Template {
 impl Plan {
     /// Returns a plan with default times and no messages.
     #[must_use]
-    pub fn new(broker: &str, queue: &str, seed: u64) -> Self {
+    pub fn new(broker: impl Into<Address>, queue: &str, seed: u64) -> Self {
         Self {
-            broker: redacted(broker),
+            broker: broker.into(),
             queue: queue.into(),
             seed,
             counting: Counting::Answers,
@@ -135,11 +135,7 @@ impl Plan {
                 template.name
             ));
         }
-        let scheme = self
-            .broker
-            .split_once("://")
-            .map_or("", |(scheme, _)| scheme);
-        let broker = Backend::named(scheme).and_then(|it| it.broker);
+        let broker = Backend::named(self.broker.scheme()).and_then(|it| it.broker);
         let drops = broker.is_some_and(|it| it.drops_duplicates);
         let id = template.message_id.as_deref().unwrap_or(NUMBER);
         match drops && !id.contains(NUMBER) {
@@ -157,18 +153,18 @@ impl Plan {
     /// Describes for the report how effects are counted.
     pub(super) fn said(&self) -> String {
         match &self.counting {
-            Counting::Url { url, .. } => format!("at {}", redacted(url)),
-            Counting::Sql { database, .. } => format!("with SQL at {}", redacted(database)),
+            Counting::Url { url, .. } => format!("at {url}"),
+            Counting::Sql { database, .. } => format!("with SQL at {database}"),
             Counting::Answers => "not at all".into(),
         }
     }
 
     /// Replaces `{id}` with the placeholder of the counter.
     pub(super) fn keyed(&self) -> Counting {
-        let keyed = |text: &String| text.replace(ID, "{key}");
+        let keyed = |text: &str| text.replace(ID, "{key}");
         match &self.counting {
             Counting::Url { url, pointer } => Counting::Url {
-                url: keyed(url),
+                url: keyed(url.as_str()).into(),
                 pointer: pointer.clone(),
             },
             Counting::Sql {
@@ -268,6 +264,21 @@ mod tests {
             let error = plan.check().unwrap_err();
             assert!(error.contains(said), "{error}");
         }
+    }
+
+    #[test]
+    fn prints_no_secret_of_an_address() {
+        let mut plan = Plan::new("amqp://app:canary@h/", "orders", 7);
+        plan.counting = Counting::Sql {
+            database: "postgres://app:canary@h/app".into(),
+            statement: "SELECT 1".into(),
+        };
+        assert!(!format!("{plan:?}{}", plan.said()).contains("canary"));
+        plan.counting = Counting::Url {
+            url: "http://h/count?token=canary".into(),
+            pointer: None,
+        };
+        assert!(!format!("{plan:?}{}", plan.said()).contains("canary"));
     }
 
     #[test]
