@@ -105,6 +105,13 @@ impl Schema {
         PostgresQueue::connect(&self.source()).await.unwrap()
     }
 
+    /// A consumer whose deliveries do not lapse during a test.
+    async fn open_held(&self) -> PostgresQueue {
+        let mut source = self.source();
+        source.ack_wait = HELD;
+        PostgresQueue::connect(&source).await.unwrap()
+    }
+
     /// A database connection of the application.
     async fn client(&self) -> Client {
         let client = client().await;
@@ -234,7 +241,7 @@ async fn duplicate_id_is_ignored_while_its_message_exists() {
 #[tokio::test]
 async fn unacknowledged_message_is_redelivered_and_the_first_ticket_is_void() {
     let schema = Schema::new().await;
-    let (first, second) = (schema.open().await, schema.open().await);
+    let (first, second) = (schema.open().await, schema.open_held().await);
     publish(&first, &[("a", None), ("b", Some("g")), ("c", None)]).await;
     // Before the pull: `ack_wait` counts from the pull, not from its reply.
     let began = Instant::now();
@@ -269,7 +276,7 @@ async fn returning_a_message_of_another_holder_changes_nothing() {
     let broker = schema.open().await;
     publish(&broker, &[("a", None)]).await;
     let first = one(&broker).await;
-    let second = one(&broker).await;
+    let second = one(&schema.open_held().await).await;
     first.ticket.nack(Duration::ZERO).await.unwrap();
     nothing(&broker, ACK_WAIT / 4).await;
     second.ticket.ack().await.unwrap();
@@ -278,10 +285,7 @@ async fn returning_a_message_of_another_holder_changes_nothing() {
 #[tokio::test]
 async fn extended_delivery_is_not_redelivered() {
     let schema = Schema::new().await;
-    let mut source = schema.source();
-    source.ack_wait = HELD;
-    let broker = PostgresQueue::connect(&source).await.unwrap();
-    let other = PostgresQueue::connect(&source).await.unwrap();
+    let (broker, other) = (schema.open_held().await, schema.open_held().await);
     publish(&broker, &[("a", None)]).await;
     let held = one(&broker).await;
     for _ in 0..6 {
@@ -311,7 +315,7 @@ async fn returned_message_is_redelivered_after_its_delay() {
 #[tokio::test]
 async fn group_is_delivered_one_message_at_a_time_in_order() {
     let schema = Schema::new().await;
-    let (broker, other) = (schema.open().await, schema.open().await);
+    let (broker, other) = (schema.open_held().await, schema.open_held().await);
     let (g, h) = (Some("g"), Some(""));
     publish(
         &broker,
@@ -327,7 +331,7 @@ async fn group_is_delivered_one_message_at_a_time_in_order() {
     nothing(&other, ACK_WAIT / 4).await;
     for delivery in first {
         // A nacked message is still the first of its group, and blocks the others.
-        delivery.ticket.nack(ACK_WAIT / 2).await.unwrap();
+        delivery.ticket.nack(HELD).await.unwrap();
     }
     nothing(&other, ACK_WAIT / 4).await;
     let mut order = Vec::new();
@@ -360,7 +364,7 @@ async fn concurrent_consumers_keep_group_order_and_share_the_work() {
     let seen = Arc::new(std::sync::Mutex::new(Vec::<(String, usize)>::new()));
     let mut workers = Vec::new();
     for _ in 0..4 {
-        let (broker, seen) = (schema.open().await, seen.clone());
+        let (broker, seen) = (schema.open_held().await, seen.clone());
         workers.push(tokio::spawn(async move {
             while seen.lock().unwrap().len() < GROUPS * EACH {
                 for delivery in broker.pull(3, Duration::from_millis(50)).await.unwrap() {
@@ -408,7 +412,7 @@ async fn groups_take_turns() {
 #[tokio::test]
 async fn a_pull_that_is_dropped_loses_nothing() {
     let schema = Schema::new().await;
-    let broker = schema.open().await;
+    let broker = schema.open_held().await;
     for round in 0..20_u64 {
         let pulling = broker.pull(1, SOON);
         let dropped = tokio::time::timeout(Duration::from_millis(round), pulling).await;

@@ -36,9 +36,6 @@ use tokio::time::Instant;
 mod support;
 use support::{Counter, SOON, eventually, one, outage_shows, relay::Relay};
 
-/// A server killed right after it declares a quorum queue may lose the queue, because it persists the
-/// declaration late.
-const SETTLING: Duration = Duration::from_millis(1_500);
 const MOMENT: Duration = Duration::from_millis(400);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -440,9 +437,15 @@ async fn a_server_that_is_killed_is_found_again_and_nothing_confirmed_is_lost() 
         broker.publish(queue, &first).await.unwrap();
         let held = one(&*broker).await;
         server.kill().unwrap();
-        let error = broker.pull(1, MOMENT).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-        assert!(error.to_string().contains("RabbitMQ"), "{error}");
+        wait::until("the loss of the connection is reported", async || {
+            let pulled = broker.pull(1, MOMENT).await;
+            pulled.is_err_and(|error| {
+                assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+                assert!(error.to_string().contains("RabbitMQ"), "{error}");
+                true
+            })
+        })
+        .await;
         assert!(held.ticket.ack().await.is_err(), "the server takes it back");
         server.restart().unwrap();
         let again = eventually(&*broker).await;
@@ -543,8 +546,12 @@ impl Fixture for Suite {
 
     async fn restart(&self) -> refrain::Result<bool> {
         let mut server = self.server.lock().await;
-        tokio::time::sleep(SETTLING).await;
-        tokio::task::block_in_place(|| server.kill().and_then(|()| server.restart())).unwrap();
+        let restart = || {
+            server.sync()?;
+            server.kill()?;
+            server.restart()
+        };
+        tokio::task::block_in_place(restart).unwrap();
         Ok(true)
     }
 }

@@ -1,6 +1,6 @@
 //! `refrain demo`: the same buyers pay the same flaky API twice, once directly and once through the proxy; the demo compares the two ledgers.
 
-use std::{path::Path, process::ExitCode, sync::Arc};
+use std::{path::Path, process::ExitCode, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use tempfile::TempDir;
@@ -59,6 +59,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         crate::output::complain(format_args!("refrain demo: {error:#}"));
         UNREACHABLE.into()
     }))
+}
+
+/// Sleeps in steps, so that a time in which the whole process is stalled counts as one step: on a busy machine, buyers
+/// and API then still agree on which answers are late.
+async fn nap(time: Duration) {
+    const STEP: Duration = Duration::from_millis(50);
+    for _ in 0..time.as_millis() / STEP.as_millis() {
+        tokio::time::sleep(STEP).await;
+    }
 }
 
 async fn show(args: &Args) -> anyhow::Result<ExitCode> {

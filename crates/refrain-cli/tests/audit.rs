@@ -463,10 +463,8 @@ async fn repeatedly_killed_proxy_returned_no_response_that_is_not_in_its_audit_l
         check_told(&log, &told);
         proxy = start(&setup).await;
     }
-    wait::until("enough responses are received", async || {
-        told.lock().unwrap().len() > 100
-    })
-    .await;
+    let received = || told.lock().unwrap().len();
+    wait::until_counted("enough responses are received", received, 101).await;
     stop.send_replace(true);
     for client in clients {
         client.await.unwrap();

@@ -44,9 +44,9 @@ const FAULTS: u64 = 9;
 const SUCCESSES_MIN: usize = 40;
 /// The same for unknown outcomes under at-most-once, and for takeovers under at-least-once.
 const TROUBLES_MIN: usize = 5;
-/// A little longer than the shortest lease that a policy may have.
-const LEASE: Duration = Duration::from_secs(1);
-const PAST_LEASE: Duration = Duration::from_millis(1_300);
+/// Longer than a busy machine stalls a node that has no fault.
+const LEASE: Duration = Duration::from_secs(3);
+const PAST_LEASE: Duration = Duration::from_millis(3_500);
 /// Longer than it takes until every client knows the outcome of its last key.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -76,6 +76,7 @@ impl Campaign {
         match fault {
             Fault::Kill => self.kill(node),
             Fault::Pause => {
+                self.world.begin_life();
                 self.fleet.proxy(node).pause();
                 self.world.begin_life();
                 let others = 1 + self.dice.below(NODES - 1) as usize;
@@ -98,6 +99,9 @@ impl Campaign {
     }
 
     fn kill(&mut self, node: usize) {
+        // Before and after the kill: a request that it cuts off and the doubt that follows are in different lives, even
+        // if this thread is stalled in between.
+        self.world.begin_life();
         self.fleet.kill(node);
         self.world.begin_life();
         block_in_place(|| self.fleet.restart(node));

@@ -217,7 +217,7 @@ async fn run(kind: Kind) {
         suffer(&mut fleet, number, &mut dice).await;
     }
     let told = || world.told.lock().unwrap().len();
-    wait::until_true("enough is paid", || told() >= KEYS_MIN).await;
+    wait::until_counted("enough is paid", told, KEYS_MIN).await;
     world.is_over.store(true, Relaxed);
     while let Some(ended) = clients.join_next().await {
         ended.unwrap();

@@ -178,11 +178,11 @@ fn upstream_timeout_starts_after_a_long_upload() {
         thread::sleep(Duration::from_secs(3));
         answer(stream, "200 OK", &[], &seen.body)
     });
-    let proxy = Proxy::start(upstream.address, "[proxy]\nread_timeout = \"6s\"");
+    let proxy = Proxy::start(upstream.address, "[proxy]\nread_timeout = \"10s\"");
     let mut client = Client::connect(proxy.address);
     client.send("PUT /a HTTP/1.1\r\nhost: a\r\ncontent-length: 14\r\n\r\n");
     for _ in 0..14 {
-        thread::sleep(Duration::from_millis(300));
+        thread::sleep(Duration::from_millis(600));
         client.send("x");
     }
     assert_eq!(client.answer().text(), "xxxxxxxxxxxxxx");
@@ -292,7 +292,8 @@ fn connections_over_the_limit_wait_for_a_place() {
 #[test]
 fn one_connection_carries_many_requests_on_both_sides() {
     let upstream = Upstream::echo();
-    let proxy = Proxy::start(upstream.address, "[proxy]\nthreads = 1");
+    let settings = "[proxy]\nthreads = 1\nupstream_idle = \"1h\"";
+    let proxy = Proxy::start(upstream.address, settings);
     let mut client = Client::connect(proxy.address);
     for at in 0..50 {
         let body = at.to_string();

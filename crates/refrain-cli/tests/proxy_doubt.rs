@@ -39,6 +39,7 @@ fn check_doubt(
         assert_eq!(later.header("retry-after"), None);
     }
     check(&call(proxy.address, post("k", "y")), 422, "key-reused");
+    upstream.wait_for(1);
     assert_eq!(upstream.count(), 1);
 }
 
@@ -335,6 +336,7 @@ fn an_unguarded_request_gets_an_honest_502_and_504() {
     assert_eq!(call(proxy.address, get("/")).status, 502);
     let keyless = request("POST /orders", &[], b"x");
     assert_eq!(call(proxy.address, keyless).status, 502);
+    upstream.wait_for(3);
     assert_eq!(upstream.count(), 3);
 }
 
@@ -379,6 +381,9 @@ fn claims_that_fail_are_logged_at_a_bounded_rate() {
         let refused = client.send(post(&format!("k{at}"), "x")).answer();
         check(&refused, 503, "store-unavailable");
     }
+    until("a failed claim is logged", || {
+        proxy.errors().contains("claim failed")
+    });
     let seconds = usize::try_from(since.elapsed().as_secs()).unwrap();
     let log = proxy.errors();
     let lines = log.lines().filter(|line| line.contains("claim failed"));

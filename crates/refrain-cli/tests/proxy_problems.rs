@@ -157,7 +157,7 @@ fn slow_clients_are_told_so_before_they_are_closed() {
 #[test]
 fn idle_connection_is_closed_without_a_response() {
     let upstream = Upstream::echo();
-    let proxy = Proxy::start(upstream.address, "[proxy]\nkeep_alive = \"300ms\"");
+    let proxy = Proxy::start(upstream.address, "[proxy]\nkeep_alive = \"5s\"");
     let mut fresh = Client::connect(proxy.address);
     let mut used = Client::connect(proxy.address);
     assert_eq!(used.send(get("/")).answer().status, 200);
@@ -215,6 +215,9 @@ fn requests_that_the_drain_cuts_are_logged() {
     hung_up.send(post("gone", "x"));
     upstream.wait_for(3);
     drop(hung_up);
+    until("the hang-up is noticed", || {
+        proxy.metric("refrain_connections") == 2.0
+    });
     let _idle = Client::connect(proxy.address);
     proxy.terminate();
     until("the cut requests are logged", || {

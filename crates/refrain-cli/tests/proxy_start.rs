@@ -243,12 +243,9 @@ fn a_stop_under_load_drops_nothing() {
     let address = proxy.address;
     let callers: Vec<_> = (0..12)
         .map(|by| {
+            let mut client = Client::connect(address);
             thread::spawn(move || {
                 let mut answered = 0;
-                let Ok(_) = std::net::TcpStream::connect(address) else {
-                    return 0;
-                };
-                let mut client = Client::connect(address);
                 loop {
                     let bytes = match answered % 2 {
                         0 => post(&format!("{by}-{answered}"), "x"),

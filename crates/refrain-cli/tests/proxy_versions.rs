@@ -195,8 +195,12 @@ async fn streams_of_one_connection_do_not_use_up_the_descriptors() {
         let (head, answer) = call.await.unwrap();
         assert_eq!((head.status().as_u16(), &answer), (200, &body));
     }
-    let (connections, closed) = upstream.connections();
-    assert!(connections - closed < 48, "{connections}, {closed} closed");
+    tokio::task::block_in_place(|| {
+        until("most connections are closed", || {
+            let (all, closed) = upstream.connections();
+            all - closed < 48
+        });
+    });
     // Fills several segments; the first one has 4 MiB.
     let body = "x".repeat(1 << 20);
     for at in 0..8 {
@@ -209,7 +213,7 @@ async fn streams_of_one_connection_do_not_use_up_the_descriptors() {
 #[tokio::test]
 async fn stalled_http_2_stream_times_out_and_others_continue() {
     let upstream = Upstream::echo();
-    let proxy = Proxy::start(upstream.address, "[proxy]\nclient_timeout = \"3s\"");
+    let proxy = Proxy::start(upstream.address, "[proxy]\nclient_timeout = \"8s\"");
     let sender = connect(proxy.address).await;
     let stalled = |key: Option<&str>| {
         let mut request = Request::post("http://shop.test/orders");

@@ -13,7 +13,9 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::Value;
 use support::{Starting, Upstream, answer, until};
-use verify_support::{arguments, free_port, json, naive, of, proxy_command, refrain, run, token};
+use verify_support::{
+    arguments, free_port, json, naive, naive_taking, of, proxy_command, refrain, run, token,
+};
 
 #[test]
 fn the_proxy_makes_an_app_without_keys_pass_every_case() {
@@ -63,7 +65,9 @@ fn the_proxy_with_records_on_disk_passes_even_when_it_is_paused_and_killed() {
 
 #[test]
 fn a_crash_that_forgets_keys_is_seen() {
-    let (upstream, folder, port) = (naive(), tempfile::tempdir().unwrap(), free_port());
+    // Killed while the upstream works, even if the kill is late.
+    let upstream = naive_taking(std::time::Duration::from_millis(500));
+    let (folder, port) = (tempfile::tempdir().unwrap(), free_port());
     let command = proxy_command(folder.path(), &upstream, port, "\"memory:\"");
     let all = arguments(&format!("http://127.0.0.1:{port}"), &upstream);
     check_killed(&all, &command, "but 2 effects");
@@ -84,7 +88,7 @@ class Api(http.server.BaseHTTPRequestHandler):
         except FileExistsError:
             kept = open(key).read()
             return self.say(201, kept) if kept else self.say(409, "in progress")
-        time.sleep(0.1)
+        time.sleep(1)
         open("paid", "a").write("paid\n")
         open(key, "w").write('{"id":"%s"}' % key)
         self.say(201, open(key).read())

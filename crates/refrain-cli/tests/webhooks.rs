@@ -22,7 +22,7 @@ fn file() -> String {
     let route = |sender: Sender| {
         format!(
             "[[operation]]\nmatch = \"POST /hooks/{sender}\"\nwebhook = \"{sender}\"\n\
-             signature = {{ secret_env = [\"HOOKS_SECRET\", \"HOOKS_SECRET_OLD\"] }}\n"
+             signature = {{ secret_env = [\"HOOKS_SECRET\", \"HOOKS_SECRET_OLD\"] }}\nwait = \"1m\"\n"
         )
     };
     Sender::ALL.map(route).concat()

@@ -29,6 +29,8 @@ const METHOD_FRAME: u8 = 1;
 
 /// Starts a private `epmd` (Erlang's node name service) with the server, so that no other `epmd` is used or started.
 const START: &str = r#"epmd -port "$ERL_EPMD_PORT" -address 127.0.0.1 & exec "$0""#;
+/// Writes declared queues to disk: the server's metadata, and the tables of its quorum queues.
+const SYNC: &str = "mnesia:sync_log(), [ok = dets:sync(Table) || Table <- dets:all()], ok.";
 /// One scheduler is enough for tests; the distribution port also listens on the loopback address only.
 const ERLANG: &str = "-kernel inet_dist_use_interface {127,0,0,1} +S 1:1";
 
@@ -112,6 +114,24 @@ impl PrivateRabbit {
         self.process.folder().to_owned()
     }
 
+    /// Writes the declared queues to disk. The server does that late by itself, so a queue is lost if the server is
+    /// killed right after its declaration.
+    ///
+    /// # Errors
+    /// If the server does not answer.
+    pub fn sync(&self) -> io::Result<()> {
+        let control = self.binaries.join("rabbitmqctl");
+        let mut command = self.with_environment(Command::new(control))?;
+        let output = command.args(["eval", SYNC]).output()?;
+        match output.status.success() {
+            true => Ok(()),
+            false => Err(io::Error::other(format!(
+                "rabbitmqctl: {}",
+                String::from_utf8_lossy(&output.stderr).trim()
+            ))),
+        }
+    }
+
     fn run(&mut self) -> io::Result<()> {
         self.write_files()?;
         let port = self.port;
@@ -138,6 +158,10 @@ impl PrivateRabbit {
         let mut command = Command::new("sh");
         command.args(["-c", START]);
         command.arg(self.binaries.join("rabbitmq-server"));
+        self.with_environment(command)
+    }
+
+    fn with_environment(&self, mut command: Command) -> io::Result<Command> {
         command.env("PATH", self.path()?);
         for (name, port) in [
             ("ERL_EPMD_PORT", self.names_port),

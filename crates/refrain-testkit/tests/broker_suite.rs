@@ -81,7 +81,7 @@ impl Fixture for Flawed {
     }
 
     fn patience(&self) -> Duration {
-        Duration::from_secs(2)
+        Duration::from_secs(6)
     }
 }
 

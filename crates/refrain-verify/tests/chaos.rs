@@ -311,10 +311,10 @@ fn the_same_seed_hits_the_same_requests() {
 #[test]
 fn an_upstream_that_is_not_there_is_said_to_be() {
     let stage = Stage::new(&[]);
-    let gone = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
+    // Bound, so that no other process gets the port, but not listening.
+    let held = tokio::net::TcpSocket::new_v4().unwrap();
+    held.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let gone = held.local_addr().unwrap();
     let chaos = Chaos::new(&format!("http://{gone}"), 7).unwrap();
     drop(stage);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -254,8 +254,8 @@ fn rejection_reaches_a_client_that_is_still_sending() {
     });
     let mut stream = stage.connect();
     let asked = format!("PUT / HTTP/1.1\r\nhost: x\r\ncontent-length: {LARGE}\r\n\r\n");
-    stream.write_all(asked.as_bytes()).unwrap();
-    stream.write_all(&vec![0; 100_000]).unwrap();
+    // On a busy machine the proxy may have stopped reading; the rejection arrives all the same.
+    let _ = stream.write_all(&[asked.as_bytes(), &vec![0; 100_000]].concat());
     let shown = head(&mut stream).unwrap();
     assert!(shown.starts_with("HTTP/1.1 413 Too Large\r\n"), "{shown}");
     assert!(shown.contains("connection: close\r\n"), "{shown}");
@@ -466,10 +466,12 @@ fn half_closed_client_gets_its_response() {
 #[test]
 fn at_the_end_the_idle_are_closed_and_the_running_are_answered() {
     let (told, tells) = std::sync::mpsc::channel();
+    let (go, going) = std::sync::mpsc::channel();
+    let going = std::sync::Arc::new(std::sync::Mutex::new(going));
     let mut stage = Stage::new(&[], move |mut stream| {
         while head(&mut stream).is_ok() {
             told.send(()).unwrap();
-            thread::sleep(Duration::from_millis(300));
+            let () = going.lock().unwrap().recv_timeout(PATIENCE).unwrap();
             stream
                 .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
                 .unwrap();
@@ -479,6 +481,7 @@ fn at_the_end_the_idle_are_closed_and_the_running_are_answered() {
     for stream in [&mut idle, &mut running] {
         stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
         tells.recv_timeout(PATIENCE).unwrap();
+        go.send(()).unwrap();
         head(stream).unwrap();
         body(stream, 2);
     }
@@ -486,6 +489,7 @@ fn at_the_end_the_idle_are_closed_and_the_running_are_answered() {
     tells.recv_timeout(PATIENCE).unwrap();
     stage.stop.take().unwrap().send(()).unwrap();
     assert_eq!(rest(&mut idle), "");
+    go.send(()).unwrap();
     let shown = rest(&mut running);
     assert!(
         shown.contains("connection: close\r\n") && shown.ends_with("ok"),

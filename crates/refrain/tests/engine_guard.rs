@@ -183,9 +183,9 @@ fn an_engine_outlives_the_runtime_of_its_first_claim() {
     runtime().block_on(async {
         let mut other = intent();
         other.key = Key::new("other").unwrap();
-        other.terms.lease = Duration::from_secs(3);
+        other.terms.lease = Duration::from_secs(8);
         let running = granted(&engine, &other).await.start();
-        tokio::time::sleep(Duration::from_millis(4_500)).await;
+        tokio::time::sleep(Duration::from_secs(12)).await;
         let verdict = engine.claim(&other).await.unwrap();
         assert!(
             matches!(verdict, Verdict::InFlight { .. }),
@@ -218,13 +218,15 @@ async fn a_claim_cancelled_on_its_way_does_not_block_the_key() {
 async fn a_claim_cancelled_during_a_sync_does_not_block_the_key() {
     let folder = tempfile::tempdir().unwrap();
     let engine = Engine::new(Embedded::open(folder.path(), Options::default()).unwrap());
+    let mut cancelled = 0;
     for number in 0..50 {
         let mut intent = intent();
         intent.key = Key::new(format!("k-{number}")).unwrap();
         let mut claiming = Box::pin(engine.claim(&intent));
         let polled = poll_fn(|context| Poll::Ready(claiming.as_mut().poll(context))).await;
-        assert!(polled.is_pending(), "the claim must still be pending");
-        drop(claiming);
+        // The disk can be faster than this thread; the guard is then released by its drop.
+        cancelled += usize::from(polled.is_pending());
+        drop((polled, claiming));
         let freed = async {
             loop {
                 match engine.claim(&intent).await.unwrap() {
@@ -236,6 +238,7 @@ async fn a_claim_cancelled_during_a_sync_does_not_block_the_key() {
         let freed = tokio::time::timeout(Duration::from_secs(60), freed).await;
         assert_eq!(freed, Ok(1), "of {number}");
     }
+    assert!(cancelled > 25, "only {cancelled} claims were cancelled");
 }
 
 /// A lost claim lapses while the store is unavailable for `away`. A caller then gets an unknown outcome, but that

@@ -55,10 +55,10 @@ async fn a_run_of_three_leases_never_lapses() {
     let store = Memory::new();
     let (holder, other) = (Engine::new(store.clone()), Engine::new(store.clone()));
     let mut brief = once();
-    brief.terms.lease = Duration::from_secs(2);
+    brief.terms.lease = Duration::from_secs(8);
     let running = run(&holder, &brief).await;
-    for _ in 0..60 {
-        tokio::time::sleep(Duration::from_millis(100)).await;
+    for _ in 0..100 {
+        tokio::time::sleep(Duration::from_millis(250)).await;
         check_in_flight(&other, &brief).await;
     }
     complete(running, "").await;
@@ -157,7 +157,7 @@ async fn many_short_flights_hide_no_long_one() {
     let mut long = Vec::new();
     for number in 0..50 {
         let mut intent = intent(&format!("long-{number}"), Guarantee::AtMostOnce);
-        intent.terms.lease = Duration::from_secs(3);
+        intent.terms.lease = Duration::from_secs(8);
         long.push(run(&engine, &intent).await);
     }
     let mut churn = Vec::new();
@@ -165,14 +165,15 @@ async fn many_short_flights_hide_no_long_one() {
         let engine = engine.clone();
         churn.push(tokio::spawn(async move {
             for number in 0.. {
-                let brief = intent(&format!("{task}-{number}"), Guarantee::AtMostOnce);
+                let mut brief = intent(&format!("{task}-{number}"), Guarantee::AtMostOnce);
+                brief.terms.lease = Duration::from_secs(8);
                 let running = run(&engine, &brief).await;
                 tokio::task::yield_now().await;
                 let _ = running.release(None).await.unwrap();
             }
         }));
     }
-    for _ in 0..60 {
+    for _ in 0..160 {
         tokio::time::sleep(Duration::from_millis(100)).await;
         let query = Query {
             state: Some(StateName::Indeterminate),

@@ -17,7 +17,7 @@ ATTEMPTS = 3
 # A message that is not acknowledged within this time is delivered again.
 IDLE_MS = 300
 # A claim lapses after this time if its holder is gone.
-LEASE_MS = 1500
+LEASE_MS = 4000
 # A completed message is remembered for this time.
 KEPT_MS = 24 * 3600 * 1000
 

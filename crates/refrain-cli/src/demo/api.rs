@@ -122,7 +122,7 @@ async fn pay(State(shop): State<Arc<Shop>>, headers: HeaderMap, body: String) ->
         (Err(_), _) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
         (Ok(()), Some(Trouble::Lost)) => broken_off(Trouble::Lost),
         (Ok(()), Some(Trouble::Slow)) => {
-            sleep(SLOW).await;
+            super::nap(SLOW).await;
             answer
         }
         (Ok(()), _) => answer,

@@ -47,11 +47,13 @@ async fn persist(key: &str, address: SocketAddr, seen: &Seen) -> bool {
     let mut delays = BACKOFF.delays();
     loop {
         seen.requests.fetch_add(1, Ordering::Relaxed);
-        let answer = match timeout(PATIENCE, ask(key, address)).await {
-            Ok(Ok(answer)) => answer,
-            // The answer was lost, and the charge is unknown. The same key makes a retry safe.
-            Ok(Err(_)) | Err(_) => PaymentResult::Again(Duration::ZERO),
+        let answer = tokio::select! {
+            biased;
+            answer = ask(key, address) => answer.ok(),
+            () = super::nap(PATIENCE) => None,
         };
+        // Without an answer the charge is unknown. The same key makes a retry safe.
+        let answer = answer.unwrap_or(PaymentResult::Again(Duration::ZERO));
         match answer {
             PaymentResult::Paid => return true,
             PaymentResult::Refused => return false,

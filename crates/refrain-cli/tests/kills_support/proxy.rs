@@ -83,7 +83,10 @@ impl Setup {
 
     /// Starts the proxy and waits until it listens.
     pub(crate) fn start(&self) -> Proxy {
-        self.start_by(Command::new(env!("CARGO_BIN_EXE_refrain")))
+        // Again if the proxy gave up, because a busy store did not answer within its connect timeout.
+        let command = || Command::new(env!("CARGO_BIN_EXE_refrain"));
+        let started = (0..5).find_map(|_| self.try_start(command()));
+        started.unwrap_or_else(|| panic!("the proxy did not start: {}", self.log()))
     }
 
     /// Starts the proxy so that a write past the file size limit fails instead of killing the process.
@@ -92,7 +95,8 @@ impl Setup {
         command
             .args(["-c", "trap '' XFSZ; exec \"$@\"", "sh"])
             .arg(env!("CARGO_BIN_EXE_refrain"));
-        self.start_by(command)
+        let started = self.try_start(command);
+        started.unwrap_or_else(|| panic!("the proxy did not start: {}", self.log()))
     }
 
     /// Starts the proxy and kills it soon after, whether it listens by then or not.
@@ -115,29 +119,22 @@ impl Setup {
         command.spawn().unwrap()
     }
 
-    fn start_by(&self, command: Command) -> Proxy {
+    /// Starts the proxy; returns `None` if it exits before it listens.
+    fn try_start(&self, command: Command) -> Option<Proxy> {
         let mut child = self.spawn(command);
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        let address = self.told(&mut stdout, "listening on http://");
-        let admin = self.told(&mut stdout, "admin on http://");
-        Proxy {
+        let address = told(&mut stdout, "listening on http://");
+        let admin = told(&mut stdout, "admin on http://");
+        let (Some(address), Some(admin)) = (address, admin) else {
+            child.wait().unwrap();
+            return None;
+        };
+        Some(Proxy {
             child,
             _stdout: stdout,
             address,
             admin,
-        }
-    }
-
-    /// The address after `start`, in the next line that begins so.
-    fn told(&self, stdout: &mut BufReader<ChildStdout>, start: &str) -> SocketAddr {
-        loop {
-            let mut line = String::new();
-            let len = stdout.read_line(&mut line).unwrap();
-            assert!(len > 0, "the proxy did not start: {}", self.log());
-            if let Some(address) = line.trim_end().strip_prefix(start) {
-                return address.parse().unwrap();
-            }
-        }
+        })
     }
 
     /// Standard error of all starts so far.
@@ -147,6 +144,19 @@ impl Setup {
         file.and_then(|mut file| file.read_to_string(&mut text))
             .unwrap();
         text
+    }
+}
+
+/// The address after `start`, in the next line that begins so; `None` at the end of the output.
+fn told(stdout: &mut BufReader<ChildStdout>, start: &str) -> Option<SocketAddr> {
+    loop {
+        let mut line = String::new();
+        if stdout.read_line(&mut line).unwrap() == 0 {
+            return None;
+        }
+        if let Some(address) = line.trim_end().strip_prefix(start) {
+            return Some(address.parse().unwrap());
+        }
     }
 }
 

@@ -61,7 +61,7 @@ async fn a_duplicate_that_comes_as_the_first_one_finishes_does_not_run() {
 #[tokio::test]
 async fn the_late_answer_of_an_overtaken_attempt_changes_nothing() {
     // The same timeout applies to the second attempt, which has to respond in time.
-    let settings = "[policy]\nguarantee = \"at-least-once\"\ntimeout = \"3s\"\nlease = \"4s\"\n\
+    let settings = "[policy]\nguarantee = \"at-least-once\"\ntimeout = \"8s\"\nlease = \"4s\"\n\
                     wait = \"30s\"\nsettle_after = \"2m\"\n";
     let go_on = Arc::new(Notify::new());
     let waiting = go_on.clone();

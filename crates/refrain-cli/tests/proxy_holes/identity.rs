@@ -1,7 +1,11 @@
 //! Bugs of other implementations in the identity of callers and requests.
 
+use std::sync::Arc;
+
+use tokio::sync::Notify;
+
 use crate::{
-    Stand, post_with, slow_echo,
+    Stand, post_with,
     upstream::{Act, echo},
     wire::{ask, post, request, response},
 };
@@ -94,7 +98,12 @@ async fn the_same_key_for_another_method_path_or_query_is_refused() {
 /// Bug: the fingerprint is not compared, or only after the first request has ended.
 #[tokio::test]
 async fn the_same_key_for_another_body_is_refused_at_once_and_later() {
-    let stand = Stand::new("", |arrived| slow_echo(arrived, 500)).await;
+    let go_on = Arc::new(Notify::new());
+    let waiting = go_on.clone();
+    let stand = Stand::new("", move |arrived| {
+        [vec![Act::Wait(waiting.clone())], echo(arrived)].concat()
+    })
+    .await;
     let address = stand.proxy.address;
     let first = tokio::spawn(async move { ask(address, &post("/orders", "b", b"[1]")).await });
     stand.upstream.reached(1).await;
@@ -103,6 +112,7 @@ async fn the_same_key_for_another_body_is_refused_at_once_and_later() {
         !first.is_finished(),
         "the rejection waited for the first request"
     );
+    go_on.notify_one();
     first.await.unwrap();
     for body in ["[2]", "", "[1", "[1.0]", "[01]"] {
         let other = stand.post("b", body).await;

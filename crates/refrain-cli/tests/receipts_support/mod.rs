@@ -36,7 +36,7 @@ pub(crate) fn check(start: impl Fn(&ServiceDatabase) -> Service) {
         &format!(
             "[[operation]]\nmatch = \"POST /v1/payments\"\nrequired = true\n\
              guarantee = \"exactly-once\"\nreceipts = \"{receipts}\"\n\
-             lease = \"1s\"\ntimeout = \"2s\"\nwait = \"5s\"\n"
+             lease = \"5s\"\ntimeout = \"8s\"\nwait = \"30s\"\n"
         ),
     );
     let proxy = setup.start();

@@ -26,6 +26,11 @@ pub(crate) fn refrain(arguments: &[&str]) -> Command {
 
 /// An app without idempotency keys: each POST takes a moment and creates a payment.
 pub(crate) fn naive() -> Upstream {
+    naive_taking(Duration::from_millis(20))
+}
+
+/// The same, with this time for each payment.
+pub(crate) fn naive_taking(time: Duration) -> Upstream {
     let paid = Arc::new(AtomicUsize::new(0));
     Upstream::start(move |seen, stream| {
         let (method, target) = seen.start().split_once(' ').unwrap();
@@ -42,7 +47,7 @@ pub(crate) fn naive() -> Upstream {
                 answer(stream, "500 Internal Server Error", &[], b"failed")
             }
             ("POST", "/payments") => {
-                std::thread::sleep(Duration::from_millis(20));
+                std::thread::sleep(time);
                 let id = paid.fetch_add(1, SeqCst) + 1;
                 let (location, cookie) = (format!("/payments/{id}"), format!("session={id}"));
                 let headers = [("location", &*location), ("set-cookie", &*cookie)];

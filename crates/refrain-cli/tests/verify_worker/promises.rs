@@ -143,7 +143,7 @@ fn with_pid_alone_a_supervisor_must_restart_the_consumer() {
         let output = command
             .args(["verify", "--worker", "--broker", &url, "--queue", "orders"])
             .args(["--body", r#"{"order":"{id}"}"#, "--message-id", "{id}"])
-            .args(["--slow-body", r#"{"order":"{id}","slow":0.4}"#])
+            .args(["--slow-body", r#"{"order":"{id}","slow":3}"#])
             .arg("--effects-url")
             .arg(format!("http://{}/effects/{{id}}", stage.ledger.address))
             .args(["--pid", pid().trim(), "--case", "killed-in-flight"])

@@ -22,7 +22,7 @@ pub(crate) async fn relayed(schema: &Schema) -> (Relay, String) {
     let (server, tail) = rest.split_once('/').unwrap();
     let relay = Relay::start(server.to_owned()).await;
     let address = format!("{front}@127.0.0.1:{}/{tail}", relay.port);
-    let query = format!("schema={}&sslmode=disable&connect_timeout=2", schema.name);
+    let query = format!("schema={}&sslmode=disable&connect_timeout=10", schema.name);
     (relay, with_query(&address, &query))
 }
 

@@ -135,7 +135,7 @@ impl Office {
 
 fn options() -> RelayOptions {
     let mut options = RelayOptions::default();
-    options.lease = Duration::from_secs(2);
+    options.lease = Duration::from_secs(60);
     options.poll = Duration::from_millis(200);
     options.attempts = 2;
     options.drain = Duration::from_secs(5);
@@ -497,14 +497,15 @@ async fn a_relay_that_dies_between_publish_and_mark_has_it_published_again_under
 async fn a_slow_broker_is_waited_for_with_the_lease_renewed() {
     let office = Office::open().await;
     let slow = Arc::new(Book {
-        pace: Duration::from_secs(6),
+        pace: Duration::from_secs(15),
         ..Book::default()
     });
     let mut client = connect(&url()).await;
     office.append(&mut client, Some("g"), "g-0").await;
     // Longer than any delay of a renewal in this process.
     let mut short = options();
-    short.lease = Duration::from_secs(4);
+    short.lease = Duration::from_secs(10);
+    short.timeout = Duration::from_secs(60);
     let one = Running::start(office.relay(&slow).await.with_options(short));
     let two = Running::start(office.relay(&slow).await.with_options(short));
     until("all are published", async || {

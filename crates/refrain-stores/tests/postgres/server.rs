@@ -88,7 +88,7 @@ impl Server {
 
     pub(crate) fn url(&self, user: &str, query: &str) -> String {
         format!(
-            "postgres://{user}@127.0.0.1:{}/postgres?connect_timeout=3&{query}",
+            "postgres://{user}@127.0.0.1:{}/postgres?connect_timeout=10&{query}",
             self.port
         )
     }

@@ -100,7 +100,6 @@ async fn what_was_acknowledged_survives_the_death_of_the_server() {
 async fn a_server_that_hangs_is_given_up_in_time_and_taken_back_when_it_answers() {
     let server = PrivateRedis::start().unwrap();
     let mut options = Options::default();
-    options.answer_timeout = Duration::from_secs(2);
     options.connect_timeout = Duration::from_secs(2);
     let store = Redis::open_with(&server.url(), options).await.unwrap();
     complete(&store, 1, "done").await;

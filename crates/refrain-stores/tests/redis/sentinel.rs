@@ -25,7 +25,7 @@ impl Sentinel {
         let file = folder.path().join("sentinel.conf");
         let settings = format!(
             "port {port}\nbind 127.0.0.1\ndir {}\nsentinel monitor main 127.0.0.1 {} 1\n\
-             sentinel down-after-milliseconds main 300\nsentinel failover-timeout main 3000\n",
+             sentinel down-after-milliseconds main 5000\nsentinel failover-timeout main 3000\n",
             folder.path().display(),
             primary.port()
         );

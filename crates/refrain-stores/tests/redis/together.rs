@@ -199,7 +199,6 @@ async fn a_full_server_replays_beside_the_claims_that_it_refuses() {
 async fn requests_queued_behind_a_hung_server_time_out() {
     let server = PrivateRedis::start().unwrap();
     let mut options = Options::default();
-    options.answer_timeout = Duration::from_secs(2);
     options.connect_timeout = Duration::from_secs(2);
     let store = Redis::open_with(&server.url(), options).await.unwrap();
     complete(&store, 1, "done").await;

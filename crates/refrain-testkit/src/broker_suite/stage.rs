@@ -166,7 +166,7 @@ impl<'a, F: Fixture> Stage<'a, F> {
     pub(super) fn consumer(&self, broker: &Arc<dyn Broker>, name: &str) -> Consumer {
         let terms = Terms {
             guarantee: refrain::Guarantee::AtLeastOnce,
-            lease: Duration::from_secs(2),
+            lease: Duration::from_secs(10),
             wait: Duration::from_millis(200),
             attempts_max: ATTEMPTS,
             ..Terms::default()

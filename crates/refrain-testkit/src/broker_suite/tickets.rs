@@ -12,7 +12,7 @@ use super::{
 
 const SOON: Duration = Duration::ZERO;
 /// Least `ack_wait` of a delivery that must not lapse between two extensions, however slow the machine is.
-const HELD_MIN: Duration = Duration::from_secs(2);
+const HELD_MIN: Duration = Duration::from_secs(8);
 
 pub(super) async fn a_message_comes_as_it_was_published<F: Fixture>(
     stage: &Stage<'_, F>,

@@ -6,22 +6,26 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
-use refrain::{Fence, Settled, Settlement, Store, Verdict};
-use tokio::runtime::{Handle, RuntimeFlavor};
+use refrain::{Claim, Error, Fence, RecordId, Settled, Settlement, Store, Verdict};
+use tokio::{
+    runtime::{Handle, RuntimeFlavor},
+    time::Instant,
+};
 
 use super::{
     Options,
-    bench::{
-        Bench, Broken, Checked, ask, brief, claim, completion, expect, id, outcome, repeatable,
-    },
+    bench::{Bench, Broken, Checked, brief, claim, completion, expect, id, outcome, repeatable},
     stage::Stage,
     view,
 };
 
 /// Claims in a batch, where a case needs many.
 const BATCH: u32 = 100;
+/// How long a racer repeats a call that changed nothing because another racer held the record's lock.
+const LOCKED_MAX: Duration = Duration::from_secs(30);
 
 pub(super) async fn one_of_many_is_granted<S: Store>(
     bench: &Bench<S>,
@@ -29,7 +33,7 @@ pub(super) async fn one_of_many_is_granted<S: Store>(
 ) -> Checked {
     for round in 1..=u64::from(options.rounds) {
         let answers = race(bench, options.racers, |_, store| async move {
-            ask(&*store, &claim(round)).await
+            ask_unlocked(&*store, &claim(round)).await
         })
         .await?;
         let mut granted = 0;
@@ -59,9 +63,11 @@ pub(super) async fn completion_races_takeover<S: Store>(
             async move {
                 match racer {
                     0 => Ok(RaceResult::Settled(
-                        store.settle(id(round), old, end).await?,
+                        settle_unlocked(&*store, id(round), old, end).await?,
                     )),
-                    _ => Ok(RaceResult::Verdict(ask(&*store, &repeatable(round)).await?)),
+                    _ => Ok(RaceResult::Verdict(
+                        ask_unlocked(&*store, &repeatable(round)).await?,
+                    )),
                 }
             }
         })
@@ -84,6 +90,38 @@ pub(super) async fn completion_races_takeover<S: Store>(
         }
     }
     Ok(())
+}
+
+/// Claims; again if the record was locked for too long.
+async fn ask_unlocked(store: &impl Store, claim: &Claim) -> Checked<Verdict> {
+    let end = Instant::now() + LOCKED_MAX;
+    loop {
+        let verdict = store.claim(std::slice::from_ref(claim)).await;
+        match verdict.and_then(|mut all| all.remove(0)) {
+            Err(error) if was_locked(&error) && Instant::now() < end => {}
+            verdict => return Ok(view::of_verdict(verdict?, claim.id)),
+        }
+    }
+}
+
+/// Settles; again if the record was locked for too long.
+async fn settle_unlocked(
+    store: &impl Store,
+    id: RecordId,
+    fence: Fence,
+    settlement: Settlement,
+) -> Checked<Settled> {
+    let end = Instant::now() + LOCKED_MAX;
+    loop {
+        match store.settle(id, fence, settlement.clone()).await {
+            Err(error) if was_locked(&error) && Instant::now() < end => {}
+            settled => return Ok(settled?),
+        }
+    }
+}
+
+fn was_locked(error: &Error) -> bool {
+    error.is_retryable() && error.is_unapplied()
 }
 
 #[derive(Debug, PartialEq)]
@@ -127,7 +165,7 @@ pub(super) async fn holders_exclude_each_other<S: Store>(
 
 async fn hold_once(store: &impl Store, busy: &AtomicBool, turns: &AtomicU32) -> Checked {
     let ask_for = claim(1);
-    let Verdict::Granted(grant) = ask(store, &ask_for).await? else {
+    let Verdict::Granted(grant) = ask_unlocked(store, &ask_for).await? else {
         return Ok(());
     };
     let was_busy = busy.swap(true, Ordering::SeqCst);
@@ -139,9 +177,7 @@ async fn hold_once(store: &impl Store, busy: &AtomicBool, turns: &AtomicU32) -> 
     turns.fetch_add(1, Ordering::SeqCst);
     tokio::task::yield_now().await;
     busy.store(false, Ordering::SeqCst);
-    let settled = store
-        .settle(ask_for.id, grant.fence, Settlement::Release)
-        .await?;
+    let settled = settle_unlocked(store, ask_for.id, grant.fence, Settlement::Release).await?;
     expect("the release by its holder", settled, Settled::Applied)
 }
 

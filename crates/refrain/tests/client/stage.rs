@@ -48,12 +48,12 @@ impl Stage {
 pub(crate) fn client_on(journal: Journal) -> TestClient {
     Client::new(HyperTransport::new(limits()), journal)
         .with_retry(retry())
-        .with_deadline(Duration::from_secs(20))
+        .with_deadline(Duration::from_secs(300))
 }
 
 pub(crate) fn limits() -> Limits {
     Limits {
-        attempt: Duration::from_secs(3),
+        attempt: Duration::from_secs(60),
         ..Limits::default()
     }
 }

@@ -148,7 +148,7 @@ async fn a_stalled_attempt_ends_at_the_deadline() {
     let client = Client::new(HyperTransport::new(limits), journal).with_retry(retry());
     let call = client
         .call(key("order-7"))
-        .with_deadline(Duration::from_millis(100));
+        .with_deadline(Duration::from_secs(6));
     let sending = call.send(post(server.url("/pay"), "20"));
     let ending = tokio::time::timeout(wait::PATIENCE, sending).await;
     assert_eq!(told(&ending.unwrap().unwrap()), "unknown: DeadlinePassed");

@@ -97,7 +97,7 @@ fn lack_of_descriptors_or_memory_is_waited_for() {
         let store = site.open_on(&disk);
         complete(&store, 1, b"kept");
         let fence = grant(&store, claim(2));
-        wait_until_quiet(&disk);
+        wait_until_quiet(&site, &disk);
         for operation in [Operation::Create, Operation::Open] {
             disk.fail(Rule::always(operation, "", fault));
         }
@@ -169,7 +169,7 @@ fn a_write_for_which_there_is_no_room_never_happened() {
         complete(&store, 1, b"kept");
         let fence = grant(&store, claim(2));
         // All needed segments are allocated.
-        wait_until_quiet(&disk);
+        wait_until_quiet(&site, &disk);
         for rule in rules {
             disk.fail(rule);
         }
@@ -204,7 +204,7 @@ fn rejected_write_is_removed_before_the_next_segment() {
     // Enough data that the segment is not swept as soon as it is sealed.
     complete(&store, 3, &[3; 1_000]);
     let fence = grant(&store, claim(1));
-    wait_until_quiet(&disk);
+    wait_until_quiet(&site, &disk);
     disk.fail(Rule::once(Operation::Write, ".log", Fault::Short));
     disk.fail(Rule::always(Operation::Write, ".log", Fault::ENOSPC));
     let error = ask(&store, claim(2)).unwrap_err();
@@ -247,8 +247,17 @@ fn a_torn_write_that_cannot_be_removed_keeps_the_store_shut() {
     assert!(matches!(ask(&store, claim(1)), Ok(Verdict::Replay(_))));
 }
 
-/// Waits until the spare segment is allocated and nothing changes any more.
-fn wait_until_quiet(disk: &FaultDisk) {
+/// Waits until the spare segment is allocated, the full segments have their indexes, and nothing changes any more.
+fn wait_until_quiet(site: &Site, disk: &FaultDisk) {
+    wait::until_blocking("the spare segment is allocated", || {
+        let files = site.files();
+        let count = |end: &str| files.keys().filter(|name| name.ends_with(end)).count();
+        let manifest = String::from_utf8_lossy(&files["manifest"]);
+        let lines = manifest.lines();
+        let listed = lines.filter(|it| it.starts_with("segment ")).count();
+        let written = site.written_logs().len();
+        (listed, count(".log"), count(".idx") + 1) == (written + 1, written + 1, written)
+    });
     let (mut changes, mut quiet) = (0, 0);
     wait::until_blocking("nobody changes anything", || {
         quiet = if changes == disk.changes() {
@@ -295,7 +304,7 @@ fn a_failed_write_or_sync_shuts_the_store_and_what_is_seen_afterwards_is_durable
             let store = site.open_on(&disk);
             complete(&store, 1, b"kept");
             let fence = grant(&store, claim(2));
-            wait_until_quiet(&disk);
+            wait_until_quiet(&site, &disk);
             disk.fail(Rule::once(operation, ".log", fault));
             let refused = match is_completion {
                 true => {
@@ -486,7 +495,7 @@ fn a_record_is_carried_past_a_segment_that_was_too_short() {
     let store = site.open_on(&disk);
     let held = grant(&store, claim(1));
     let long = grant(&store, claim(2));
-    wait_until_quiet(&disk);
+    wait_until_quiet(&site, &disk);
     // The outcome needs a longer segment than the spare one, and the disk has no room for any.
     disk.fail(Rule::always(Operation::Create, ".log", Fault::ENOSPC));
     let end = completion(&[1; 20_000], HOUR, HOUR);
@@ -522,7 +531,7 @@ fn a_sweep_that_fails_leaves_nothing_behind() {
             completion(&[3; 600], retention, remember),
         );
     }
-    wait_until_quiet(&disk);
+    wait_until_quiet(&site, &disk);
     // The first few segments are compacted into one, which cannot be added to the manifest.
     disk.fail(Rule {
         // The first rename raises the watermark.
@@ -565,6 +574,8 @@ fn a_segment_that_rots_while_the_store_is_open_is_kept() {
         );
     }
     let name = site.written_logs().remove(0);
+    let index = name.replace(".log", ".idx");
+    soon(|| site.files().contains_key(&index).then_some(()));
     let mut bytes = site.read(&name);
     for at in (1_500..6_000).step_by(200) {
         bytes[at] ^= 0x10;
@@ -574,7 +585,7 @@ fn a_segment_that_rots_while_the_store_is_open_is_kept() {
     let path = site.path().join(&name);
     let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
     file.write_all_at(&bytes, 0).unwrap();
-    site.remove(&name.replace(".log", ".idx"));
+    site.remove(&index);
     site.clock.turn(HOUR + Duration::from_secs(1));
     sweep(&store);
     assert!(site.path().join(&name).exists());

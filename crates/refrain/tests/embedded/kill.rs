@@ -149,12 +149,25 @@ fn a_process_that_is_killed_again_and_again_keeps_its_word() {
             break;
         }
         let mut child = start("kill::child_that_is_killed", folder.path(), seed + life);
+        // Half of the lives, with either durability, do some work before the kill, however slow the machine is.
+        if life / 2 % 2 == 0 {
+            wait_for_work(folder.path(), &mut child);
+        }
         sleep(Duration::from_millis(20 + dice.below(100)));
         assert_eq!(child.try_wait().unwrap(), None, "the child ended by itself");
         child.kill().unwrap();
         child.wait().unwrap();
     }
     check_ledger(folder.path());
+}
+
+fn wait_for_work(folder: &Path, child: &mut Child) {
+    let bytes = |name: &str| fs::metadata(folder.join(name)).map_or(0, |data| data.len());
+    let written = || bytes("effects") + bytes("replayed");
+    let before = written();
+    while written() == before && child.try_wait().unwrap().is_none() {
+        sleep(Duration::from_millis(1));
+    }
 }
 
 fn has_done_enough(folder: &Path) -> bool {
