@@ -116,15 +116,12 @@ impl Dial {
         if self.has_own_sessions.load(Ordering::Relaxed) {
             return Ok(wire);
         }
-        // If the second connection fails, the check is repeated with the next connection.
         let mut config = self.address.config.clone();
         config.application_name("refrain pooler check");
-        let Ok(other) = self.open_any(&config, |_| ()).await else {
-            return Ok(wire);
-        };
+        let other = self.open_any(&config, |_| ()).await?;
         match pooler::compare(&wire.client, &other.client).await {
             Sessions::Own => self.has_own_sessions.store(true, Ordering::Relaxed),
-            Sessions::Unknown => {}
+            Sessions::Unknown => return Err(pooler::unknown(&self.address)),
             Sessions::Shared => return Err(pooler::refused(&self.address)),
         }
         Ok(wire)

@@ -12,7 +12,7 @@ use tokio_postgres::{Client, SimpleQueryMessage};
 
 use super::address::Address;
 
-/// Limit for the comparison. A pooler in session mode without a free server connection makes the second client wait.
+/// Limit for the comparison. A pooler without a free server connection makes its clients wait.
 const COMPARE_MAX: Duration = Duration::from_secs(10);
 /// Repeated, because a pooler may by chance use different server connections several times.
 const ROUNDS: usize = 4;
@@ -63,6 +63,14 @@ async fn process(client: &Client) -> Option<Option<String>> {
         Err(_) if client.is_closed() => None,
         Err(_) => Some(None),
     }
+}
+
+pub(super) fn unknown(address: &Address) -> Error {
+    let seconds = COMPARE_MAX.as_secs();
+    let message = format!(
+        "{address}: two connections did not both answer within {seconds} s, so it is not known whether a connection pooler shares server connections between clients; give the pooler more server connections, or connect to the server directly"
+    );
+    Error::new(ErrorKind::Unavailable, message)
 }
 
 pub(super) fn refused(address: &Address) -> Error {

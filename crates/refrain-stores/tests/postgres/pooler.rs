@@ -90,6 +90,24 @@ async fn a_pooler_in_transaction_mode_is_refused_and_finds_its_connections_as_th
     }
 }
 
+/// Other clients hold all server connections, so the check gets no answer until they give up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_saturated_pooler_is_refused_and_finds_its_connections_as_they_were() {
+    let server = server().await;
+    let one = [("default_pool_size", "1")];
+    let pooler = PrivatePgBouncer::start_with(server.port(), PoolMode::Transaction, &one).unwrap();
+    let url = pooler.url();
+    let holder = connect(&url).await;
+    holder.batch_execute("BEGIN").await.unwrap();
+    let error = Postgres::open(&url).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    holder.batch_execute("COMMIT").await.unwrap();
+    check_refused(Postgres::open(&url).await, "the store");
+    for _ in 0..3 {
+        assert_eq!(leftovers(&url).await, [""; 0]);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pooler_in_session_mode_is_as_good_as_none_and_finds_its_connections_as_they_were() {
     let server = server().await;
