@@ -171,7 +171,12 @@ async fn unacknowledged_entry_is_redelivered_to_any_consumer_with_a_higher_attem
     let began = Instant::now();
     let held = first.pull(3, SOON).await.unwrap();
     assert_eq!(held.len(), 3);
-    let again = second.pull(8, SOON).await.unwrap();
+    let mut again = Vec::new();
+    wait::until("all entries are redelivered", async || {
+        again.extend(second.pull(8, SOON).await.unwrap());
+        again.len() == 3
+    })
+    .await;
     assert!(began.elapsed() >= ACK_WAIT - Duration::from_millis(50));
     let mut texts: Vec<_> = again.iter().map(text).collect();
     texts.sort();

@@ -178,18 +178,19 @@ fn greet(
     control: &TcpListener,
 ) -> Result<(), Failure> {
     let (address, control) = (listener.local_addr()?, control.local_addr()?);
-    say(format!(
+    let mut text = format!(
         "chaos    http://{address} in front of {upstream}, seed {}\ncontrol  http://{control}",
         chaos.rules().seed()
-    ));
+    );
     for listed in chaos.rules().list() {
-        say(format!("rule {}   {}", listed.number, listed.rule));
+        text += &format!("\nrule {}   {}", listed.number, listed.rule);
     }
     if chaos.rules().list().is_empty() {
-        say(format!(
-            "no rules: all requests pass. Try: refrain chaos add 'POST /* drop-answer 30%' --control http://{control}"
-        ));
+        text += &format!(
+            "\nno rules: all requests pass. Try: refrain chaos add 'POST /* drop-answer 30%' --control http://{control}"
+        );
     }
+    say(text);
     Ok(())
 }
 

@@ -67,10 +67,10 @@ fn slow_request_head_gets_408_and_is_closed() {
 #[test]
 fn closes_idle_connections_and_keeps_active_ones() {
     let upstream = Upstream::echo();
-    let proxy = Proxy::start(upstream.address, "[proxy]\nkeep_alive = \"5s\"");
+    let proxy = Proxy::start(upstream.address, "[proxy]\nkeep_alive = \"12s\"");
     let mut silent = Client::connect(proxy.address);
     let mut busy = Client::connect(proxy.address);
-    for _ in 0..30 {
+    for _ in 0..65 {
         assert_eq!(busy.send(get("/")).answer().status, 200);
         thread::sleep(4 * MOMENT);
     }
@@ -90,21 +90,21 @@ fn times_out_stalled_bodies_but_not_slow_ones() {
         assert!(rest.is_none_or(|answer| answer.status == 408));
         assert_eq!(upstream.count(), 0);
     }
-    let proxy = Proxy::start(upstream.address, "[proxy]\nclient_timeout = \"5s\"");
+    let proxy = Proxy::start(upstream.address, "[proxy]\nclient_timeout = \"12s\"");
     let mut moving = ["", "idempotency-key: k\r\n"].map(|key| {
-        let head = format!("POST /a HTTP/1.1\r\nhost: a\r\n{key}content-length: 25\r\n\r\n");
+        let head = format!("POST /a HTTP/1.1\r\nhost: a\r\n{key}content-length: 50\r\n\r\n");
         let mut client = Client::connect(proxy.address);
         client.send(head);
         client
     });
-    for _ in 0..25 {
+    for _ in 0..50 {
         thread::sleep(5 * MOMENT);
         for client in &mut moving {
             client.send("x");
         }
     }
     for mut client in moving {
-        assert_eq!(client.answer().text(), "x".repeat(25));
+        assert_eq!(client.answer().text(), "x".repeat(50));
     }
     assert_eq!(upstream.count(), 2);
 }
@@ -162,14 +162,14 @@ fn a_stream_of_http_2_that_makes_no_room_for_its_answer_is_closed() {
 #[test]
 fn a_long_upload_that_moves_is_not_cut_off() {
     let upstream = Upstream::echo();
-    let proxy = Proxy::start(upstream.address, "[proxy]\nread_timeout = \"5s\"");
+    let proxy = Proxy::start(upstream.address, "[proxy]\nread_timeout = \"10s\"");
     let mut client = Client::connect(proxy.address);
-    client.send("PUT /a HTTP/1.1\r\nhost: a\r\ncontent-length: 25\r\n\r\n");
-    for _ in 0..25 {
+    client.send("PUT /a HTTP/1.1\r\nhost: a\r\ncontent-length: 44\r\n\r\n");
+    for _ in 0..44 {
         thread::sleep(5 * MOMENT);
         client.send("x");
     }
-    assert_eq!(client.answer().text(), "x".repeat(25));
+    assert_eq!(client.answer().text(), "x".repeat(44));
 }
 
 #[test]

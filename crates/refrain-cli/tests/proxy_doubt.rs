@@ -304,9 +304,9 @@ fn probe_resolves_an_unknown_outcome() {
 [[operation]]
 match = "POST /orders"
 probe = "GET /orders?key={key}"
-timeout = "3s"
+timeout = "8s"
 lease = "1s"
-settle_after = "3s"
+settle_after = "8s"
 "#;
     let proxy = Proxy::start(upstream.address, settings);
     check(&call(proxy.address, post("k", "x")), 502, "outcome-unknown");

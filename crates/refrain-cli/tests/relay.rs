@@ -436,10 +436,9 @@ async fn check_killed(mut stage: Stage, broker: &str, in_flight_max: usize) {
         kills += 1;
     }
     let each = kills * EACH;
-    wait::until("all took effect and none is left", async || {
-        ledger.lock().unwrap().len() >= GROUPS * each && stage.backlog().await.waiting == 0
-    })
-    .await;
+    let effects = || ledger.lock().unwrap().len();
+    wait::until_counted("all took effect", effects, GROUPS * each).await;
+    wait::until("none is left", async || stage.backlog().await.waiting == 0).await;
     for (mut relay, mut output) in relays {
         let mut told = String::new();
         tell(&relay, Signal::TERM);

@@ -12,6 +12,7 @@ use refrain::{
     Engine, ErrorKind, Intent, Key, Outcome, Scope, Verdict,
     store::embedded::{Embedded, Options},
 };
+use refrain_testkit::wait;
 use tempfile::TempDir;
 
 /// Runs the command; returns exit code, stdout and stderr.
@@ -143,6 +144,13 @@ async fn killed() -> TempDir {
     let store = open(live.path());
     let done = ask(store.clone(), "order-7").await.unwrap();
     assert!(matches!(done, Verdict::Granted(_)));
+    // The first write used the spare segment. No file may change while the folder is copied.
+    wait::until("the next segment is in the manifest", async || {
+        let manifest = fs::read_to_string(live.path().join("manifest")).unwrap();
+        let segments = manifest.lines().filter(|it| it.starts_with("segment "));
+        segments.count() == 2
+    })
+    .await;
     let folder = tempfile::tempdir().unwrap();
     for entry in fs::read_dir(live.path()).unwrap() {
         let path = entry.unwrap().path();

@@ -142,7 +142,7 @@ impl Stage {
             format!(
                 "[[worker]]\nname = \"{name}\"\nsource = \"{broker}\"\nqueue = \"orders\"\nkey = [\"{key}\"]\n\
                  deliver = \"http://{}/events\"\ndead_letter = \"orders-dead\"\nattempts = 3\nbackoff = \"20ms\"\n\
-                 backoff_max = \"200ms\"\nack_wait = \"3s\"\nlease = \"3s\"\n",
+                 backoff_max = \"200ms\"\nack_wait = \"3s\"\nlease = \"8s\"\n",
                 self.ledger.address
             )
         };

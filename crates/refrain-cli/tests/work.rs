@@ -48,7 +48,7 @@ impl Stage {
     fn write(&self, target: SocketAddr, settings: &str) {
         let text = format!(
             "store = \"file:records\"\n[proxy]\ndrain = \"5s\"\n[[worker]]\nname = \"billing\"\nsource = \"{}\"\nqueue = \"orders\"\n\
-             deliver = \"http://{target}/events?q=1\"\nbackoff = \"20ms\"\nbackoff_max = \"200ms\"\nack_wait = \"2s\"\nlease = \"1s\"\n{settings}\n",
+             deliver = \"http://{target}/events?q=1\"\nbackoff = \"20ms\"\nbackoff_max = \"200ms\"\nack_wait = \"2s\"\nlease = \"8s\"\n{settings}\n",
             self.redis.url()
         );
         fs::write(self.folder.path().join("refrain.toml"), text).unwrap();
@@ -448,7 +448,7 @@ fn it_is_ready_while_store_and_broker_answer() {
         let ready = call(address, get("/readyz"));
         (ready.status, ready.text().to_owned())
     };
-    assert_eq!(ready(), (200, "ok\n".into()));
+    until("it is ready", || ready() == (200, "ok\n".into()));
     store.kill().unwrap();
     until("the store is reported as missing", || ready().0 == 503);
     let (_, text) = ready();
@@ -459,15 +459,18 @@ fn it_is_ready_while_store_and_broker_answer() {
     store.restart().unwrap();
     until("the store is back", || ready().0 == 200);
     stage.redis.kill().unwrap();
-    until("the broker is reported as missing", || ready().0 == 503);
-    let (_, text) = ready();
-    assert!(text.starts_with("broker of worker billing: "), "{text}");
+    until("the broker is reported as missing", || {
+        let (status, text) = ready();
+        status == 503 && text.starts_with("broker of worker billing: ")
+    });
     stage.redis.restart().unwrap();
     until("the broker is back", || ready().0 == 200);
     // A store that lost records must not run them again.
     store.flush().unwrap();
-    let (status, text) = ready();
-    assert!(status == 503 && text.contains("has lost"), "{text}");
+    until("the loss is reported", || {
+        let (status, text) = ready();
+        status == 503 && text.contains("has lost")
+    });
     drop(worker);
 }
 

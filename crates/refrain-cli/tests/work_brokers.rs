@@ -49,7 +49,7 @@ impl Site {
         let source = &self.source;
         let text = format!(
             "store = \"file:records\"\n[proxy]\ndrain = \"5s\"\n[[worker]]\nname = \"billing\"\nsource = \"{source}\"\nqueue = \"{queue}\"\n\
-             deliver = \"http://{target}/events\"\nbackoff = \"20ms\"\nbackoff_max = \"200ms\"\nlease = \"1s\"\ndead_letter = \"dead\"\n\
+             deliver = \"http://{target}/events\"\nbackoff = \"20ms\"\nbackoff_max = \"200ms\"\nlease = \"8s\"\ndead_letter = \"dead\"\n\
              redelivery = \"1d\"\n"
         );
         fs::write(self.folder.path().join("refrain.toml"), text).unwrap();

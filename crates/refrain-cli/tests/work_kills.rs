@@ -103,7 +103,7 @@ fn check(url: &str) {
     let text = format!(
         "store = \"file:records\"\n[[worker]]\nname = \"billing\"\nsource = \"{url}\"\nqueue = \"orders\"\n\
          deliver = \"http://{}/events\"\nbackoff = \"20ms\"\nbackoff_max = \"200ms\"\nack_wait = \"2s\"\n\
-         lease = \"1s\"\nconcurrency = {CONCURRENCY}\nattempts = 50\ndead_letter = \"dead\"\n",
+         lease = \"8s\"\nconcurrency = {CONCURRENCY}\nattempts = 50\ndead_letter = \"dead\"\n",
         target.address
     );
     fs::write(folder.path().join("refrain.toml"), text).unwrap();

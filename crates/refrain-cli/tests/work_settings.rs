@@ -35,7 +35,7 @@ impl Node {
         let folder = TempDir::new().unwrap();
         let text = format!(
             "[[worker]]\nname = \"billing\"\nqueue = \"orders\"\ndead_letter = \"dead\"\n\
-             backoff = \"20ms\"\nack_wait = \"2s\"\nlease = \"1s\"\n{worker}\n"
+             backoff = \"20ms\"\nack_wait = \"2s\"\nlease = \"8s\"\n{worker}\n"
         );
         fs::write(folder.path().join("refrain.toml"), text).unwrap();
         Self {

@@ -122,7 +122,7 @@ impl PrivateRabbit {
     pub fn sync(&self) -> io::Result<()> {
         let control = self.binaries.join("rabbitmqctl");
         let mut command = self.with_environment(Command::new(control))?;
-        let output = command.args(["eval", SYNC]).output()?;
+        let output = command.args(["--timeout", "60", "eval", SYNC]).output()?;
         match output.status.success() {
             true => Ok(()),
             false => Err(io::Error::other(format!(

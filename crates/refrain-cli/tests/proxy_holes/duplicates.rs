@@ -189,7 +189,7 @@ async fn duplicates_that_wait_for_a_refused_request_share_its_answer_and_the_key
 async fn a_holder_that_slept_past_its_lease_and_a_duplicate_get_the_same_answer() {
     for (guarantee, dispatches) in [("at-most-once", 1..=1), ("at-least-once", 1..=2)] {
         let settings = format!(
-            "[policy]\nguarantee = \"{guarantee}\"\nlease = \"1s\"\nwait = \"5s\"\nsettle_after = \"20s\"\n\
+            "[policy]\nguarantee = \"{guarantee}\"\nlease = \"1s\"\nwait = \"30s\"\nsettle_after = \"20s\"\n\
              timeout = \"10s\"\n"
         );
         let stand = Stand::new(&settings, |arrived| slow_echo(arrived, 300)).await;

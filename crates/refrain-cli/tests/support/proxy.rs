@@ -88,9 +88,16 @@ impl Starting {
 
     /// Starts the proxy and waits for its ports.
     pub(crate) fn start(self) -> Proxy {
-        let mut started = Started::of(&self);
-        let address = started.told("listening on http://").parse().unwrap();
-        let admin = started.told("admin on http://").parse().unwrap();
+        // Again if the proxy gave up, because a busy store did not answer within its connect timeout.
+        let running = (0..5).find_map(|_| {
+            let mut started = Started::of(&self);
+            let address = started.address("listening on http://")?;
+            let admin = started.address("admin on http://")?;
+            Some((started, address, admin))
+        });
+        let Some((mut started, address, admin)) = running else {
+            panic!("it ended: {}", self.refused().1);
+        };
         started.pass_over();
         Proxy {
             started,
@@ -153,16 +160,16 @@ impl Started {
         }
     }
 
-    /// The rest of the next line that begins with `start`.
-    fn told(&mut self, start: &str) -> String {
+    /// The address after `start`, in the next line that begins so; `None` if the process ends before.
+    fn address(&mut self, start: &str) -> Option<SocketAddr> {
         let stdout = self.stdout.as_mut().unwrap();
         loop {
             let mut line = String::new();
             if stdout.read_line(&mut line).unwrap() == 0 {
-                panic!("it ended: {}", self.errors());
+                return None;
             }
-            if let Some(told) = line.strip_prefix(start) {
-                return told.trim_end().into();
+            if let Some(address) = line.strip_prefix(start) {
+                return Some(address.trim_end().parse().unwrap());
             }
         }
     }

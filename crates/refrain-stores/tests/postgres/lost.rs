@@ -49,14 +49,23 @@ pub(crate) async fn through_relay(schema: &Schema) -> (Relay, Postgres) {
     (relay, store)
 }
 
+/// Repeats a call while the server process of a cut connection still holds the record's lock.
+async fn unlocked<T>(mut call: impl AsyncFnMut() -> refrain::Result<T>) -> T {
+    let since = tokio::time::Instant::now();
+    loop {
+        match call().await {
+            Err(error) if error.is_retryable() && since.elapsed() < wait::PATIENCE => {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            done => return done.unwrap(),
+        }
+    }
+}
+
 async fn ask(store: &Postgres, number: u64) -> Verdict {
-    store
-        .claim(&[claim(number)])
-        .await
-        .unwrap()
-        .pop()
-        .unwrap()
-        .unwrap()
+    // The same claimant each time.
+    let claims = [claim(number)];
+    unlocked(async || store.claim(&claims).await?.remove(0)).await
 }
 
 async fn granted(store: &Postgres, number: u64) -> Grant {
@@ -107,10 +116,8 @@ async fn command_on_a_broken_connection_is_retried_and_applied_once() {
                 "the retry must return the committed grant"
             );
             relay.set(mood);
-            let settled = store
-                .settle(id(number), grant.fence, end.clone())
-                .await
-                .unwrap();
+            let settle = async || store.settle(id(number), grant.fence, end.clone()).await;
+            let settled = unlocked(settle).await;
             assert_eq!(
                 relay.cuts(),
                 cuts + 2,

@@ -135,7 +135,8 @@ impl Office {
 
 fn options() -> RelayOptions {
     let mut options = RelayOptions::default();
-    options.lease = Duration::from_secs(60);
+    // Longer than any stall, and shorter than a test waits.
+    options.lease = Duration::from_secs(20);
     options.poll = Duration::from_millis(200);
     options.attempts = 2;
     options.drain = Duration::from_secs(5);

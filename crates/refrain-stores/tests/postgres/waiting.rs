@@ -105,7 +105,9 @@ async fn a_hundred_duplicates_on_two_nodes_are_one_effect() {
             tokio::spawn(async move {
                 let work = async |_| {
                     effects.fetch_add(1, Ordering::SeqCst);
-                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    // The other node's mark that it waits is committed by then, so that the completion does not wait
+                    // long for its lock.
+                    tokio::time::sleep(Duration::from_secs(3)).await;
                     Outcome::new(201, "once")
                 };
                 match engine.run(&intent("hundred"), work).await.unwrap() {

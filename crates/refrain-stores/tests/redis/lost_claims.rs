@@ -2,11 +2,19 @@
 
 use refrain_stores::redis::{Options, Redis};
 
-use crate::{relay::Relay, support::Prefix};
+use crate::{
+    relay::Relay,
+    support::{Prefix, patient},
+};
 
 #[path = "../support/lost_claims.rs"]
 mod story;
 use story::Scene;
+
+async fn open(address: &str) -> Redis {
+    let options = patient(Options::default());
+    Redis::open_with(address, options).await.unwrap()
+}
 
 /// Scene, and the address of the store through its relay.
 async fn scene(prefix: &Prefix) -> (Scene<Redis>, String) {
@@ -15,7 +23,7 @@ async fn scene(prefix: &Prefix) -> (Scene<Redis>, String) {
     let address = prefix
         .address
         .replace(server, &format!("127.0.0.1:{}", relay.port));
-    let through = Redis::open(&address).await.unwrap();
+    let through = open(&address).await;
     let direct = prefix.open(Options::default()).await.unwrap();
     (Scene::new(relay, through, direct), address)
 }
@@ -35,7 +43,7 @@ async fn lost_claim_is_not_crowded_out_by_refused_requests() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lost_claim_of_a_killed_process_is_judged_by_its_guarantee() {
     if let Some(address) = story::child_store() {
-        return story::be_killed(Redis::open(&address).await.unwrap()).await;
+        return story::be_killed(open(&address).await).await;
     }
     let test = "lost_claims::lost_claim_of_a_killed_process_is_judged_by_its_guarantee";
     for guarantee in ["at-most-once", "at-least-once", "exactly-once"] {

@@ -18,6 +18,13 @@ pub(crate) struct Prefix {
     prefix: String,
 }
 
+/// Gives a busy server more time.
+pub(crate) fn patient(mut options: Options) -> Options {
+    options.connect_timeout = Duration::from_secs(20);
+    options.answer_timeout = Duration::from_secs(20);
+    options
+}
+
 impl Prefix {
     /// On the server that all tests share.
     pub(crate) fn new() -> Self {
@@ -34,8 +41,9 @@ impl Prefix {
         }
     }
 
+    /// Opens the store with limits that the syncs of other tests on the shared server do not exceed.
     pub(crate) async fn open(&self, options: Options) -> Result<Redis> {
-        Redis::open_with(&self.address, options).await
+        Redis::open_with(&self.address, patient(options)).await
     }
 
     /// Key of a record, with a suffix.

@@ -18,13 +18,15 @@ use super::{
     stage::{ATTEMPTS, Checked, Effects, Stage, WORKER, broken, done, expect},
 };
 
+/// Longer than a sync of the server takes, so that no delivery lapses while its dead letter is published.
+const HELD_MIN: Duration = Duration::from_secs(8);
 /// Name of the consumer that reads dead letters.
 const UNDERTAKER: &str = "undertaker";
 
 pub(super) async fn poison_becomes_a_dead_letter_and_is_let_through_again<F: Fixture>(
     stage: &Stage<'_, F>,
 ) -> Checked<Ran> {
-    let broker = stage.connect(WORKER).await?;
+    let broker = stage.connect_holding(WORKER, HELD_MIN).await?;
     let undertaker = stage.connect_to(&stage.dead, UNDERTAKER).await?;
     let poison = Message::new("poison \u{0}\u{1}")
         .with_id("poison-1")
@@ -49,7 +51,7 @@ pub(super) async fn poison_becomes_a_dead_letter_and_is_let_through_again<F: Fix
             })
         }
     };
-    let away = stage.away(broker.guarantees());
+    let away = stage.away(undertaker.guarantees());
     let consumer = || {
         stage
             .consumer(&broker, WORKER)

@@ -17,7 +17,7 @@ const HELD_MIN: Duration = Duration::from_secs(8);
 pub(super) async fn a_message_comes_as_it_was_published<F: Fixture>(
     stage: &Stage<'_, F>,
 ) -> Checked<Ran> {
-    let broker = stage.connect(WORKER).await?;
+    let broker = stage.connect_holding(WORKER, HELD_MIN).await?;
     let payload: Vec<u8> = (0..=255).collect();
     let message = Message::new(payload)
         .with_id("order-7")
@@ -111,7 +111,7 @@ pub(super) async fn a_crash_before_the_acknowledgement_delivers_again<F: Fixture
 pub(super) async fn a_message_given_back_waits_for_its_delay<F: Fixture>(
     stage: &Stage<'_, F>,
 ) -> Checked<Ran> {
-    let broker = stage.connect(WORKER).await?;
+    let broker = stage.connect_holding(WORKER, HELD_MIN).await?;
     stage
         .publish(&*broker, &Message::new("later").with_id("1"))
         .await?;
@@ -161,7 +161,7 @@ pub(super) async fn a_message_that_is_held_longer_does_not_come_again<F: Fixture
 }
 
 pub(super) async fn attempts_are_counted<F: Fixture>(stage: &Stage<'_, F>) -> Checked<Ran> {
-    let broker = stage.connect(WORKER).await?;
+    let broker = stage.connect_holding(WORKER, HELD_MIN).await?;
     if !broker.guarantees().counts_attempts {
         return Ok(Ran::LeftOut);
     }
@@ -174,7 +174,7 @@ pub(super) async fn attempts_are_counted<F: Fixture>(stage: &Stage<'_, F>) -> Ch
         delivery.ticket.nack(Duration::ZERO).await?;
     }
     broker.close().await?;
-    let other = stage.connect(WORKER).await?;
+    let other = stage.connect_holding(WORKER, HELD_MIN).await?;
     let last = stage.next(&*other, stage.away(other.guarantees())).await?;
     expect("attempt on another connection", last.attempt, 4)?;
     last.ticket.ack().await?;

@@ -12,7 +12,7 @@ use std::{
 use refrain::{Claim, Error, Fence, RecordId, Settled, Settlement, Store, Verdict};
 use tokio::{
     runtime::{Handle, RuntimeFlavor},
-    time::Instant,
+    time::{Instant, sleep},
 };
 
 use super::{
@@ -26,6 +26,7 @@ use super::{
 const BATCH: u32 = 100;
 /// How long a racer repeats a call that changed nothing because another racer held the record's lock.
 const LOCKED_MAX: Duration = Duration::from_secs(30);
+const LOCKED_PAUSE: Duration = Duration::from_millis(10);
 
 pub(super) async fn one_of_many_is_granted<S: Store>(
     bench: &Bench<S>,
@@ -98,7 +99,7 @@ async fn ask_unlocked(store: &impl Store, claim: &Claim) -> Checked<Verdict> {
     loop {
         let verdict = store.claim(std::slice::from_ref(claim)).await;
         match verdict.and_then(|mut all| all.remove(0)) {
-            Err(error) if was_locked(&error) && Instant::now() < end => {}
+            Err(error) if was_locked(&error) && Instant::now() < end => sleep(LOCKED_PAUSE).await,
             verdict => return Ok(view::of_verdict(verdict?, claim.id)),
         }
     }
@@ -114,7 +115,7 @@ async fn settle_unlocked(
     let end = Instant::now() + LOCKED_MAX;
     loop {
         match store.settle(id, fence, settlement.clone()).await {
-            Err(error) if was_locked(&error) && Instant::now() < end => {}
+            Err(error) if was_locked(&error) && Instant::now() < end => sleep(LOCKED_PAUSE).await,
             settled => return Ok(settled?),
         }
     }

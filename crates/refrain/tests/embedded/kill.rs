@@ -19,7 +19,7 @@ use refrain::{
     record::State,
     store::embedded::{Durability, Embedded, Options},
 };
-use refrain_testkit::disk::Dice;
+use refrain_testkit::{disk::Dice, wait};
 
 use crate::common::{HOUR, at_least_once, body_of, claim, completion, id, wait};
 
@@ -165,9 +165,9 @@ fn wait_for_work(folder: &Path, child: &mut Child) {
     let bytes = |name: &str| fs::metadata(folder.join(name)).map_or(0, |data| data.len());
     let written = || bytes("effects") + bytes("replayed");
     let before = written();
-    while written() == before && child.try_wait().unwrap().is_none() {
-        sleep(Duration::from_millis(1));
-    }
+    wait::until_blocking("the child works or ends", || {
+        written() != before || child.try_wait().unwrap().is_some()
+    });
 }
 
 fn has_done_enough(folder: &Path) -> bool {

@@ -20,7 +20,7 @@ use refrain::{
     steps::{Failure, Opened, Opening, StepError},
     store::embedded::{Embedded, Options},
 };
-use refrain_testkit::disk::Dice;
+use refrain_testkit::{disk::Dice, wait};
 
 const CHILD: &str = "REFRAIN_TEST_STEPS_CHILD";
 const LAST: &str = "REFRAIN_TEST_STEPS_LAST";
@@ -194,9 +194,9 @@ fn wait_for_work(folder: &Path, child: &mut Child) {
     let len_of = |name: &str| fs::metadata(folder.join(name)).map_or(0, |data| data.len());
     let len = || len_of("calls") + len_of("ended");
     let before = len();
-    while len() == before && child.try_wait().unwrap().is_none() {
-        sleep(Duration::from_millis(1));
-    }
+    wait::until_blocking("the child works or ends", || {
+        len() != before || child.try_wait().unwrap().is_some()
+    });
 }
 
 fn check_books(folder: &Path) {
