@@ -110,7 +110,7 @@ impl Services {
 
     fn try_start() -> Result<Self, String> {
         let ways = choose()?;
-        let starting = ways.map(|(service, way)| thread::spawn(move || service.bring_up(way)));
+        let starting = ways.map(|(service, way)| thread::spawn(move || service.start_from(way)));
         // Joins all threads before it returns an error, so that no service is left half started.
         let ended = starting.map(|thread| thread.join());
         let mut services = Vec::new();
@@ -121,7 +121,7 @@ impl Services {
     }
 
     /// Sets the services' environment variables for a command.
-    pub(crate) fn tell(&self, command: &mut Command) {
+    pub(crate) fn set_variables(&self, command: &mut Command) {
         command.envs(self.variables());
     }
 
@@ -143,28 +143,28 @@ impl Services {
 fn choose() -> Result<[(&'static Service, ServiceOrigin); SERVICES.len()], String> {
     let has_docker = std::cell::LazyCell::new(container::has_docker);
     let is_missing = |service: &&&Service| {
-        service.given().is_none() && (service.binaries)().is_none() && !*has_docker
+        service.given_url().is_none() && (service.binaries)().is_none() && !*has_docker
     };
     let missing: Vec<_> = SERVICES.iter().filter(is_missing).copied().collect();
     package::install(&missing)?;
-    Ok(SERVICES.map(|service| (service, service.way())))
+    Ok(SERVICES.map(|service| (service, service.origin())))
 }
 
 impl Service {
-    fn given(&self) -> Option<String> {
+    fn given_url(&self) -> Option<String> {
         let url = env::var(self.url_variable).ok();
         url.filter(|url| !url.is_empty())
     }
 
-    fn way(&self) -> ServiceOrigin {
-        match (self.given(), (self.binaries)()) {
+    fn origin(&self) -> ServiceOrigin {
+        match (self.given_url(), (self.binaries)()) {
             (Some(url), _) => ServiceOrigin::Given(url),
             (None, Some(_)) => ServiceOrigin::Private,
             (None, None) => ServiceOrigin::Docker,
         }
     }
 
-    fn bring_up(&'static self, way: ServiceOrigin) -> Result<Up, String> {
+    fn start_from(&'static self, way: ServiceOrigin) -> Result<Up, String> {
         let failed = |error: io::Error| format!("{}: {error}", self.name);
         let (how, held) = match way {
             ServiceOrigin::Given(url) => (

@@ -55,7 +55,7 @@ mod record;
 
 use book::{PartitionBook, PartitionOffset, WaitingMessage};
 use contact::Contact;
-use errors::{LastLogLine, told};
+use errors::{LastLogLine, convert_error};
 pub(crate) use list::dead_letters;
 
 const ANSWER_MAX: Duration = Duration::from_secs(10);
@@ -140,7 +140,7 @@ impl KafkaPublisher {
         let voice = LastLogLine::default();
         let producer = settings.create_with_context(voice.clone());
         Ok(Self {
-            producer: producer.map_err(|error| told(&servers, error))?,
+            producer: producer.map_err(|error| convert_error(&servers, error))?,
             servers,
             voice,
         })
@@ -167,11 +167,11 @@ impl Kafka {
             book: book.clone(),
             voice: publisher.voice.clone(),
         };
-        let failed = |error| told(&publisher.servers, error);
+        let failed = |error| convert_error(&publisher.servers, error);
         let consumer: StreamConsumer<KafkaContext> =
             settings.create_with_context(watch).map_err(failed)?;
         let consumer = Arc::new(consumer);
-        look(consumer.clone(), &source.queue, &publisher).await?;
+        check_topic(consumer.clone(), &source.queue, &publisher).await?;
         consumer.subscribe(&[&source.queue]).map_err(failed)?;
         let seat = Arc::new(KafkaMember {
             topic: source.queue.clone(),
@@ -208,7 +208,7 @@ fn settings(source: &Source) -> Result<ClientConfig> {
 }
 
 /// Checks that the topic exists.
-async fn look(
+async fn check_topic(
     consumer: Arc<StreamConsumer<KafkaContext>>,
     topic: &str,
     publisher: &KafkaPublisher,
@@ -342,7 +342,7 @@ impl Kafka {
             let answer = answer.map(drop);
             let kind = ErrorKind::Unavailable;
             let answer = answer.map_err(|error| voice.explain(&servers, error, kind));
-            locked(&seat.contact).answered(answer);
+            locked(&seat.contact).record_reply(answer);
         });
     }
 
@@ -352,7 +352,7 @@ impl Kafka {
         let consumer = self.seat.consumer()?;
         let mut wrong = None;
         loop {
-            let failed = |error| told(&self.publisher.servers, error);
+            let failed = |error| convert_error(&self.publisher.servers, error);
             let ours = consumer.assignment().map_err(failed)?;
             let ours: Vec<_> = ours.elements().iter().map(|it| it.partition()).collect();
             let is_full = locked(&self.seat.book).waiting() >= WAITING_MAX;
@@ -429,20 +429,20 @@ impl Kafka {
         received: Result<BorrowedMessage<'_>, KafkaError>,
     ) -> Result<()> {
         match received {
-            Ok(record) => self.seat.note(&record),
+            Ok(record) => self.seat.add_record(&record),
             Err(KafkaError::PartitionEOF(partition)) => {
-                locked(&self.seat.contact).heard();
-                locked(&self.seat.book).seen(partition);
+                locked(&self.seat.contact).record_contact();
+                locked(&self.seat.book).mark_seen(partition);
             }
             Err(error) if errors::is_unreadable(&error) => {
-                locked(&self.seat.contact).heard();
+                locked(&self.seat.contact).record_contact();
                 let error = errors::unreadable(&self.seat.topic, consumer, &error);
                 *locked(&self.seat.unreadable) = Some((Instant::now(), error.to_string()));
                 return Err(error);
             }
             Err(error) => {
-                let error = told(&self.publisher.servers, error);
-                locked(&self.seat.contact).failed(&error);
+                let error = convert_error(&self.publisher.servers, error);
+                locked(&self.seat.contact).record_error(&error);
                 return Err(error);
             }
         }
@@ -466,10 +466,10 @@ impl KafkaMember {
         Some(Error::new(ErrorKind::Unavailable, message.clone()))
     }
 
-    fn note(&self, record: &BorrowedMessage<'_>) {
+    fn add_record(&self, record: &BorrowedMessage<'_>) {
         let message = record::read(record);
-        locked(&self.contact).heard();
-        locked(&self.book).fetched(record.partition(), record.offset(), message);
+        locked(&self.contact).record_contact();
+        locked(&self.book).add_fetched(record.partition(), record.offset(), message);
     }
 
     fn delivery(self: &Arc<Self>, waiting: WaitingMessage) -> Delivery {
@@ -500,10 +500,10 @@ impl KafkaMember {
             Ok(consumer) => consumer.store_offsets(&offsets),
             Err(_) => Err(KafkaError::Canceled),
         });
-        stored.map_err(|error| told(&self.topic, error))
+        stored.map_err(|error| convert_error(&self.topic, error))
     }
 
-    fn somebody_elses(&self, place: PartitionOffset) -> Error {
+    fn no_longer_held(&self, place: PartitionOffset) -> Error {
         let message = format!(
             "message {} of partition {} of {} is already settled, or its partition was assigned to another consumer",
             place.offset, place.partition, self.topic
@@ -524,7 +524,7 @@ struct KafkaTicket {
 impl KafkaTicket {
     fn give_back(&mut self, delay: Duration) {
         if let Some(message) = self.again.take() {
-            locked(&self.seat.book).again(self.place, message, self.attempt, delay);
+            locked(&self.seat.book).requeue(self.place, message, self.attempt, delay);
             self.seat.bell.notify_waiters();
         }
     }
@@ -540,10 +540,10 @@ impl Ticket for KafkaTicket {
     fn ack(mut self: Box<Self>) -> Answer<'static, ()> {
         Box::pin(async move {
             let place = self.place;
-            let upto = locked(&self.seat.book).done(place);
+            let upto = locked(&self.seat.book).acknowledge(place);
             self.again = None;
             let Some(upto) = upto else {
-                return Err(self.seat.somebody_elses(place));
+                return Err(self.seat.no_longer_held(place));
             };
             self.seat.commit(place.partition, upto)
         })
@@ -560,7 +560,7 @@ impl Ticket for KafkaTicket {
         Box::pin(async move {
             match locked(&self.seat.book).is_ours(self.place) {
                 true => Ok(()),
-                false => Err(self.seat.somebody_elses(self.place)),
+                false => Err(self.seat.no_longer_held(self.place)),
             }
         })
     }

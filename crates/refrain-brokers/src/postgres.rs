@@ -147,7 +147,7 @@ pub async fn publish_in(
     taken.map(|rows| rows > 0).map_err(|error| {
         let message = format!(
             "cannot insert the message into refrain_queue: {}; compare the table with `refrain migrate --queue --print`",
-            table::words(&error)
+            table::describe_error(&error)
         );
         Error::new(ErrorKind::Unavailable, message).with_source(error)
     })
@@ -160,8 +160,8 @@ impl Publisher for PostgresPublisher {
             let ask = Ask::Publish(&columns);
             // With an id a retry is safe: the INSERT ignores a duplicate.
             match message.id {
-                Some(_) => self.pool.ask_again(ask).await.map(drop),
-                None => self.pool.ask(ask).await.map(drop),
+                Some(_) => self.pool.request_with_retry(ask).await.map(drop),
+                None => self.pool.request(ask).await.map(drop),
             }
         })
     }
@@ -208,7 +208,7 @@ struct QueueTicket {
 }
 
 impl QueueTicket {
-    fn somebody_elses(&self) -> Error {
+    fn no_longer_held(&self) -> Error {
         let message = format!(
             "message {} of queue {} was held longer than ack_wait; it was delivered to another consumer or is already settled",
             self.id, self.desk.queue
@@ -217,8 +217,8 @@ impl QueueTicket {
     }
 
     /// Returns whether this delivery still held the row.
-    async fn ask(&self, ask: Ask<'_>) -> Result<bool> {
-        let rows = self.desk.pool.ask_again(ask).await?;
+    async fn request(&self, ask: Ask<'_>) -> Result<bool> {
+        let rows = self.desk.pool.request_with_retry(ask).await?;
         let held = rows.first().map(|row| row.try_get(0));
         Ok(matches!(held, Some(Ok(true))))
     }
@@ -228,8 +228,8 @@ impl Ticket for QueueTicket {
     fn ack(self: Box<Self>) -> Answer<'static, ()> {
         Box::pin(async move {
             let Self { id, holder, .. } = *self;
-            if !self.ask(Ask::Ack { id, holder }).await? {
-                return Err(self.somebody_elses());
+            if !self.request(Ask::Ack { id, holder }).await? {
+                return Err(self.no_longer_held());
             }
             if self.is_grouped {
                 // The next message of the group is now free.
@@ -244,7 +244,7 @@ impl Ticket for QueueTicket {
             let Self { id, holder, .. } = *self;
             let delay = delay.as_secs_f64();
             // If another delivery holds the row, there is nothing to nack.
-            self.ask(Ask::Hold {
+            self.request(Ask::Hold {
                 id,
                 holder,
                 span: delay,
@@ -263,7 +263,7 @@ impl Ticket for QueueTicket {
             let Self { id, holder, .. } = *self;
             let span = self.desk.ack_wait.as_secs_f64();
             match self
-                .ask(Ask::Hold {
+                .request(Ask::Hold {
                     id,
                     holder,
                     span,
@@ -272,7 +272,7 @@ impl Ticket for QueueTicket {
                 .await?
             {
                 true => Ok(()),
-                false => Err(self.somebody_elses()),
+                false => Err(self.no_longer_held()),
             }
         })
     }

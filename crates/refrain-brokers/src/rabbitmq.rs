@@ -72,7 +72,7 @@ impl Rabbit {
     /// May be dropped; the queue may have been declared.
     pub async fn connect(source: &Source) -> Result<Self> {
         let address = address::Address::parse(source.url.as_str())?;
-        delay::fits(&source.queue)?;
+        delay::check_queue_name(&source.queue)?;
         let desk = RabbitConnection::new(address.clone());
         let connection = desk.connection().await?;
         queues::ensure(&connection, desk.server(), &source.queue).await?;

@@ -92,7 +92,7 @@ impl RedisPublisher {
     pub async fn connect(url: &str) -> Result<Self> {
         let address = Address::parse(url)?;
         let publisher = Self::new(&address)?;
-        meet::look(&publisher.line).await?;
+        meet::check_server(&publisher.line).await?;
         Ok(publisher)
     }
 
@@ -125,7 +125,7 @@ impl RedisStreams {
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         let publisher = RedisPublisher::new(&address)?;
-        meet::look(&publisher.line).await?;
+        meet::check_server(&publisher.line).await?;
         let seat = Arc::new(StreamMember::new(source, &publisher, address.settings));
         meet::join(&seat).await?;
         Ok(Self {
@@ -174,7 +174,7 @@ impl Publisher for RedisPublisher {
             add.arg(destination).arg("*");
             entry::write(&mut add, message);
             // Not retried: a second entry is a second message for consumers that do not deduplicate by id.
-            self.line.ask::<String>(&add).await.map(drop)
+            self.line.send_command::<String>(&add).await.map(drop)
         })
     }
 }
@@ -222,7 +222,7 @@ struct StreamTicket {
 impl StreamTicket {
     /// Sets the entry's idle time if this delivery still holds the entry; stores a `delay` longer than
     /// `ack_wait` in the hash.
-    async fn hold(&self, idle: Duration, delay: Option<Duration>) -> Result<bool> {
+    async fn set_idle_time(&self, idle: Duration, delay: Option<Duration>) -> Result<bool> {
         let seat = &*self.seat;
         let delay = delay.map_or(String::new(), |delay| delay.as_millis().to_string());
         let mut script = seat.hold.prepare_invoke();
@@ -242,7 +242,7 @@ impl Ticket for StreamTicket {
                 .arg(&self.seat.group)
                 .arg(&self.id);
             // An entry that is not pending was acknowledged before, or the group was deleted with the stream.
-            self.seat.line.ask_again::<i64>(&ack).await.map(drop)
+            self.seat.line.send_with_retry::<i64>(&ack).await.map(drop)
         })
     }
 
@@ -253,8 +253,8 @@ impl Ticket for StreamTicket {
             // The entry becomes overdue after `ack_wait` of idle time, so this sets its idle time to
             // `ack_wait` minus the delay.
             match ack_wait.checked_sub(delay) {
-                Some(idle) => self.hold(idle, None).await,
-                None => self.hold(Duration::ZERO, Some(delay)).await,
+                Some(idle) => self.set_idle_time(idle, None).await,
+                None => self.set_idle_time(Duration::ZERO, Some(delay)).await,
             }
             // `false` means that another delivery holds the entry: there is nothing to nack.
             .map(drop)
@@ -263,7 +263,7 @@ impl Ticket for StreamTicket {
 
     fn extend(&self) -> Answer<'_, ()> {
         Box::pin(async move {
-            if self.hold(Duration::ZERO, None).await? {
+            if self.set_idle_time(Duration::ZERO, None).await? {
                 return Ok(());
             }
             let message = format!(

@@ -50,7 +50,7 @@ mod errors;
 mod list;
 
 use address::Address;
-use errors::{is_lost, silent, told};
+use errors::{convert_error, is_lost, timed_out};
 pub(crate) use list::dead_letters;
 
 const CONNECT_MAX: Duration = Duration::from_secs(3);
@@ -117,7 +117,7 @@ impl SqsPublisher {
             return Ok(url.clone());
         }
         let found = self.client.get_queue_url().queue_name(queue).send().await;
-        let found = found.map_err(|error| told(queue, error))?;
+        let found = found.map_err(|error| convert_error(queue, error))?;
         let url = found.queue_url.unwrap_or_default();
         let mut urls = urls();
         if urls.len() >= QUEUES_MAX {
@@ -147,12 +147,12 @@ impl Sqs {
         }
         let publisher = SqsPublisher::connect(source.url.as_str()).await?;
         let url = publisher.url(queue).await?;
-        let age_max = look(&publisher.client, queue, &url).await?;
+        let age_max = read_retention(&publisher.client, queue, &url).await?;
         let seat = Arc::new(SqsQueue {
             client: publisher.client.clone(),
             queue: queue.clone(),
             url,
-            ack_wait: Duration::from_secs(whole(*ack_wait)),
+            ack_wait: Duration::from_secs(whole_seconds(*ack_wait)),
             trouble: Mutex::default(),
         });
         Ok(Self {
@@ -166,12 +166,15 @@ impl Sqs {
 }
 
 /// Returns the queue's message retention; warns if the queue has a redrive policy of its own.
-async fn look(client: &Client, queue: &str, url: &str) -> Result<Option<Duration>> {
+async fn read_retention(client: &Client, queue: &str, url: &str) -> Result<Option<Duration>> {
     let ask = client
         .get_queue_attributes()
         .queue_url(url)
         .attribute_names(Attribute::All);
-    let found = ask.send().await.map_err(|error| told(queue, error))?;
+    let found = ask
+        .send()
+        .await
+        .map_err(|error| convert_error(queue, error))?;
     let attributes = found.attributes.unwrap_or_default();
     if attributes.contains_key(&Attribute::RedrivePolicy) {
         tracing::warn!(
@@ -220,7 +223,8 @@ impl Publisher for SqsPublisher {
             // Not retried: in a standard queue a second message is a duplicate for consumers that do not
             // deduplicate by id.
             let sent = send.send().await;
-            sent.map(drop).map_err(|error| told(destination, error))
+            sent.map(drop)
+                .map_err(|error| convert_error(destination, error))
         })
     }
 }
@@ -253,7 +257,7 @@ impl Broker for Sqs {
         Box::pin(async move {
             match self.shelf.fill(wait, fetch).await? {
                 true => Ok(()),
-                false => Err(silent(&self.seat.queue, wait)),
+                false => Err(timed_out(&self.seat.queue, wait)),
             }
         })
     }
@@ -283,7 +287,7 @@ async fn fetch(
 ) -> Result<Vec<Delivery>> {
     let deadline = Instant::now() + wait;
     let doublings = empty.load(Ordering::Relaxed).min(5);
-    let long_poll = Duration::from_secs(whole(wait)) * 2_u32.pow(doublings);
+    let long_poll = Duration::from_secs(whole_seconds(wait)) * 2_u32.pow(doublings);
     let mut delays = BACKOFF.delays();
     loop {
         // After an error an immediate answer shows at once that SQS is available again.
@@ -323,13 +327,13 @@ impl SqsQueue {
         let receiving = receive
             .max_number_of_messages(at_most.clamp(1, BATCH_MAX) as i32)
             .visibility_timeout(seconds(self.ack_wait))
-            .wait_time_seconds(whole(wait) as i32)
+            .wait_time_seconds(whole_seconds(wait) as i32)
             .message_system_attribute_names(types::MessageSystemAttributeName::All)
             .message_attribute_names("All")
             .send();
         let received = timeout(wait + ANSWER_MAX, receiving).await;
-        let received = received.map_err(|_| silent(&self.queue, wait + ANSWER_MAX))?;
-        let received = received.map_err(|error| told(&self.queue, error))?;
+        let received = received.map_err(|_| timed_out(&self.queue, wait + ANSWER_MAX))?;
+        let received = received.map_err(|error| convert_error(&self.queue, error))?;
         Ok(received.messages.unwrap_or_default())
     }
 
@@ -359,7 +363,7 @@ struct SqsTicket {
 }
 
 impl SqsTicket {
-    async fn hide(&self, span: Duration) -> Result<()> {
+    async fn set_visibility(&self, span: Duration) -> Result<()> {
         let SqsQueue {
             client, queue, url, ..
         } = &*self.seat;
@@ -375,7 +379,9 @@ impl SqsTicket {
         if changed.as_ref().is_err_and(is_lost) {
             changed = change().await;
         }
-        changed.map(drop).map_err(|error| told(queue, error))
+        changed
+            .map(drop)
+            .map_err(|error| convert_error(queue, error))
     }
 }
 
@@ -396,13 +402,15 @@ impl Ticket for SqsTicket {
             if deleted.as_ref().is_err_and(is_lost) {
                 deleted = delete().await;
             }
-            deleted.map(drop).map_err(|error| told(queue, error))
+            deleted
+                .map(drop)
+                .map_err(|error| convert_error(queue, error))
         })
     }
 
     fn nack(self: Box<Self>, delay: Duration) -> Answer<'static, ()> {
         Box::pin(async move {
-            match self.hide(delay).await {
+            match self.set_visibility(delay).await {
                 // Another consumer holds the message: there is nothing to nack.
                 Err(error) if error.kind() == ErrorKind::Held => Ok(()),
                 hidden => hidden,
@@ -411,17 +419,17 @@ impl Ticket for SqsTicket {
     }
 
     fn extend(&self) -> Answer<'_, ()> {
-        Box::pin(self.hide(self.seat.ack_wait))
+        Box::pin(self.set_visibility(self.seat.ack_wait))
     }
 }
 
 /// Rounds up to whole seconds.
-fn whole(span: Duration) -> u64 {
+fn whole_seconds(span: Duration) -> u64 {
     span.as_secs() + u64::from(span.subsec_nanos() > 0)
 }
 
 fn seconds(span: Duration) -> i32 {
-    whole(span.min(HIDDEN_MAX)) as i32
+    whole_seconds(span.min(HIDDEN_MAX)) as i32
 }
 
 impl fmt::Debug for SqsPublisher {

@@ -127,7 +127,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .enable_all()
         .build()?;
     if let Some(command) = &args.command {
-        return Ok(runtime.block_on(ask(command)));
+        return Ok(runtime.block_on(run_command(command)));
     }
     match runtime.block_on(serve(args)) {
         Ok(()) => Ok(ExitCode::SUCCESS),
@@ -222,14 +222,14 @@ fn rules(args: &Args) -> Result<Vec<Rule>, Failure> {
     Ok(rules)
 }
 
-async fn ask(command: &Command) -> ExitCode {
+async fn run_command(command: &Command) -> ExitCode {
     let asked = match command {
         Command::Add { asked, .. }
         | Command::List { asked }
         | Command::Clear { asked, .. }
         | Command::Log { asked, .. } => asked,
     };
-    match answer(command, asked).await {
+    match send_command(command, asked).await {
         Ok(answer) if asked.json => say(&answer),
         Ok(answer) => print(command, &answer),
         Err(trouble) => {
@@ -243,7 +243,7 @@ async fn ask(command: &Command) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-async fn answer(command: &Command, asked: &ControlOptions) -> Result<Value, RequestError> {
+async fn send_command(command: &Command, asked: &ControlOptions) -> Result<Value, RequestError> {
     let client = Client::new(&CONTROL, asked.control.as_deref(), None)?;
     match command {
         Command::Add { rule, .. } => client.post("/rules", &json!({ "rule": rule })).await,

@@ -142,24 +142,24 @@ impl Client {
     }
 
     pub(crate) async fn get(&self, path: &str) -> Result<Value, RequestError> {
-        self.ask(Method::GET, path, None).await
+        self.send_request(Method::GET, path, None).await
     }
 
     pub(crate) async fn post(&self, path: &str, body: &Value) -> Result<Value, RequestError> {
-        self.ask(Method::POST, path, Some(body)).await
+        self.send_request(Method::POST, path, Some(body)).await
     }
 
     pub(crate) async fn delete(&self, path: &str, body: &Value) -> Result<Value, RequestError> {
-        self.ask(Method::DELETE, path, Some(body)).await
+        self.send_request(Method::DELETE, path, Some(body)).await
     }
 
-    async fn ask(
+    async fn send_request(
         &self,
         method: Method,
         path: &str,
         body: Option<&Value>,
     ) -> Result<Value, RequestError> {
-        let request = self.request(method, path, body)?;
+        let request = self.build_request(method, path, body)?;
         let (status, body) = match timeout(PATIENCE, self.send(request)).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => return Err(self.unreachable(&format!("{error:#}"))),
@@ -181,7 +181,7 @@ impl Client {
         }
     }
 
-    fn request(
+    fn build_request(
         &self,
         method: Method,
         path: &str,

@@ -60,7 +60,7 @@ impl FoundFiles {
                     match path.is_dir() {
                         true if is_own(&path) => next.push(path),
                         true => {}
-                        false => found.look_at(path),
+                        false => found.add_file(path),
                     }
                 }
             }
@@ -69,7 +69,7 @@ impl FoundFiles {
         found
     }
 
-    fn look_at(&mut self, path: PathBuf) {
+    fn add_file(&mut self, path: PathBuf) {
         let name = name(&path).to_ascii_lowercase();
         let extension = path
             .extension()

@@ -138,7 +138,7 @@ fn guide(args: &Args) -> Result<(), NoAnswer> {
         found: FoundFiles::in_folder(folder),
         given,
         existing: Existing::read(folder)?,
-        source: source::of(folder),
+        source: source::lint_folder(folder),
     };
     if ground.found.is_cut {
         tell.say("The folder is too large to search completely; pass the API description with --openapi if it was missed.");
@@ -167,7 +167,7 @@ fn conclude(args: &Args, folder: &Path, choices: &Choices, source: Source, writt
     }
     say("");
     written.iter().for_each(say);
-    say(format!("\nIn the source: {}", source.told(folder)));
+    say(format!("\nIn the source: {}", source.describe(folder)));
     say("\nNext:");
     let next = next(folder, choices, &source);
     let width = next.iter().map(|(line, _)| line.chars().count()).max();

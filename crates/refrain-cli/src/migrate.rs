@@ -103,7 +103,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         true => runtime.block_on(missing(&address)).map(show),
         false => runtime
             .block_on(postgres::migrate(&address))
-            .map(|migrated| tell(args, &migrated)),
+            .map(|migrated| print_migrated(args, &migrated)),
     };
     Ok(match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -125,7 +125,7 @@ async fn missing(address: &str) -> refrain::Result<String> {
     }
 }
 
-fn tell(args: &Args, migrated: &Migrated) {
+fn print_migrated(args: &Args, migrated: &Migrated) {
     let Migrated { schema, from, to } = migrated;
     if args.json {
         let told = json!({ "schema": schema, "from": from, "to": to });

@@ -124,7 +124,7 @@ fn planned(args: &Args) -> Result<ExitCode, Failure> {
         let report = json!({ "plan": plan, "drift": drift, "files": files });
         say(serde_json::to_string_pretty(&report).unwrap_or_default());
     } else {
-        tell(&plan, &drift, &files, args.check);
+        print_plan(&plan, &drift, &files, args.check);
     }
     Ok(if args.check && news {
         FOUND.into()
@@ -270,7 +270,7 @@ fn copy_name(document: &Path, format: Format) -> String {
     }
 }
 
-fn tell(plan: &Plan, drift: &[Drift], files: &[Outcome], is_check: bool) {
+fn print_plan(plan: &Plan, drift: &[Drift], files: &[Outcome], is_check: bool) {
     for trouble in &plan.troubles {
         crate::output::complain(format_args!("note: {trouble}"));
     }
@@ -295,7 +295,7 @@ fn tell(plan: &Plan, drift: &[Drift], files: &[Outcome], is_check: bool) {
     for consumer in &plan.consumers {
         say(format!("consumer {}: {}", consumer.name, consumer.channel));
     }
-    tell_unsure(&served);
+    print_unsure(&served);
     for Drift {
         kind,
         name,
@@ -312,7 +312,7 @@ fn tell(plan: &Plan, drift: &[Drift], files: &[Outcome], is_check: bool) {
     }
 }
 
-fn tell_unsure(served: &[&Planned]) {
+fn print_unsure(served: &[&Planned]) {
     let unsure: Vec<_> = served.iter().filter(|it| !it.verdict.is_sure()).collect();
     if unsure.is_empty() {
         return;

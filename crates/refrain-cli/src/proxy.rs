@@ -327,7 +327,7 @@ pub(crate) fn log_to_stderr(level: &Option<String>) -> Result<(), Failure> {
         .with_ansi(std::io::stderr().is_terminal())
         // A failed log write (full disk, closed pipe) must not fail a request.
         .log_internal_errors(false)
-        .with_filter(shown(level));
+        .with_filter(log_filter(level));
     // A subscriber that is already installed stays.
     let _ = tracing_subscriber::registry().with(lines).try_init();
     Ok(())
@@ -335,7 +335,7 @@ pub(crate) fn log_to_stderr(level: &Option<String>) -> Result<(), Failure> {
 
 /// The log lines to show: all of this level, except those of the RabbitMQ driver up to `info`.
 /// The driver reports a queue that does not exist yet as an error; Refrain reports real errors itself.
-fn shown(level: tracing::Level) -> Targets {
+fn log_filter(level: tracing::Level) -> Targets {
     let shown = Targets::new().with_default(level);
     match level <= tracing::Level::INFO {
         true => shown.with_target("lapin", LevelFilter::OFF),

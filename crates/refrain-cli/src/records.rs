@@ -176,16 +176,16 @@ impl Args {
                     None => find(client, sought).await?,
                 };
                 let record = client.get(&format!("/api/records/{id}")).await?;
-                self.tell(&record, print::record);
+                self.print_answer(&record, print::record);
                 Ok(())
             }
             Command::Resolve(resolve) => {
                 let path = format!("/api/records/{}/resolve", checked(&resolve.id)?);
                 let done = client.post(&path, &resolve.body()?).await?;
-                self.tell(&done, |done| {
+                self.print_answer(&done, |done| {
                     say(format_args!(
                         "Resolved as {}.",
-                        print::word(&done["resolved"])
+                        print::value_text(&done["resolved"])
                     ));
                 });
                 Ok(())
@@ -197,19 +197,19 @@ impl Args {
                 yes,
             } => {
                 let path = format!("/api/records/{}", checked(id)?);
-                if !yes && !agreed(id)? {
+                if !yes && !confirm_erase(id)? {
                     say("Nothing was changed.");
                     return Ok(());
                 }
-                let asked = told(json!({ "reason": reason }), by.as_deref());
+                let asked = add_operator(json!({ "reason": reason }), by.as_deref());
                 let done = client.delete(&path, &asked).await?;
-                self.tell(&done, |_| say("Erased: the key is free again."));
+                self.print_answer(&done, |_| say("Erased: the key is free again."));
                 Ok(())
             }
         }
     }
 
-    fn tell(&self, answer: &Value, print: impl FnOnce(&Value)) {
+    fn print_answer(&self, answer: &Value, print: impl FnOnce(&Value)) {
         match self.json {
             true => say(format_args!("{answer:#}")),
             false => print(answer),
@@ -313,7 +313,7 @@ impl Resolve {
     fn body(&self) -> Result<Value, RequestError> {
         let Some(status) = self.status else {
             let found = json!({ "as": "never-happened", "reason": self.reason });
-            return Ok(told(found, self.by.as_deref()));
+            return Ok(add_operator(found, self.by.as_deref()));
         };
         let mut found = json!({
             "as": "completed",
@@ -329,12 +329,12 @@ impl Resolve {
                 }
             }
         }
-        Ok(told(found, self.by.as_deref()))
+        Ok(add_operator(found, self.by.as_deref()))
     }
 }
 
 /// Adds the operator's name, if one is given.
-fn told(mut asked: Value, by: Option<&str>) -> Value {
+fn add_operator(mut asked: Value, by: Option<&str>) -> Value {
     if let Some(by) = by {
         asked["by"] = by.into();
     }
@@ -372,7 +372,7 @@ fn content(text: &str) -> Result<Vec<u8>, RequestError> {
 }
 
 /// Asks for confirmation; an error if there is no terminal.
-fn agreed(id: &str) -> Result<bool, RequestError> {
+fn confirm_erase(id: &str) -> Result<bool, RequestError> {
     if !std::io::stdin().is_terminal() {
         let message = "nothing was changed: no terminal to confirm on; pass --yes";
         return Err(RequestError::usage(message.into()));

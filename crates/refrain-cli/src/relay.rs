@@ -331,7 +331,7 @@ async fn show_refused(args: &Args, relays: &[RelaySettings]) -> Result<ExitCode,
     let is_refused = all.iter().any(|(_, refused)| !refused.is_empty());
     if args.json {
         let relays = all.iter().map(|(name, refused)| {
-            let refused: Vec<_> = refused.iter().map(told).collect();
+            let refused: Vec<_> = refused.iter().map(refused_json).collect();
             (name.clone(), Value::from(refused))
         });
         say(json!({ "relays": Value::Object(relays.collect()) }));
@@ -359,7 +359,7 @@ async fn show_refused(args: &Args, relays: &[RelaySettings]) -> Result<ExitCode,
     Ok(code(is_refused))
 }
 
-fn told(refused: &Refused) -> Value {
+fn refused_json(refused: &Refused) -> Value {
     json!({
         "id": refused.id,
         "message_id": refused.message_id,

@@ -79,7 +79,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn check(dir: &Path, is_json: bool) -> refrain::Result<u8> {
     let damage = damage_in(dir)?;
     if is_json {
-        print_json(&told(dir, "damage", &damage));
+        print_json(&damage_list_json(dir, "damage", &damage));
     } else if damage.is_empty() {
         say(format_args!(
             "{}: no damage, every record is readable",
@@ -114,13 +114,13 @@ fn accept(dir: &Path, is_sure: bool, is_json: bool) -> refrain::Result<u8> {
         ));
         return Ok(USAGE);
     }
-    if !is_sure && !asked() {
+    if !is_sure && !confirm_discard() {
         say(format_args!("Nothing was changed."));
         return Ok(DAMAGED);
     }
     let accepted = Embedded::accept_damage(dir)?;
     match is_json {
-        true => print_json(&told(dir, "accepted", &accepted)),
+        true => print_json(&damage_list_json(dir, "accepted", &accepted)),
         false => say(format_args!(
             "\nAccepted: {} discarded.",
             places(accepted.len())
@@ -173,7 +173,7 @@ fn places(count: usize) -> String {
     }
 }
 
-fn told(dir: &Path, name: &str, damage: &[Damage]) -> Value {
+fn damage_list_json(dir: &Path, name: &str, damage: &[Damage]) -> Value {
     let damage: Vec<_> = damage.iter().map(as_json).collect();
     json!({ "folder": dir.display().to_string(), name: damage })
 }
@@ -193,7 +193,7 @@ fn print_json(value: &Value) {
     say(format_args!("{value:#}"));
 }
 
-fn asked() -> bool {
+fn confirm_discard() -> bool {
     show("\nDiscard the damaged records? Type yes: ");
     let mut line = String::new();
     let read = std::io::stdin().lock().read_line(&mut line);

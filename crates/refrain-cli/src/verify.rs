@@ -237,7 +237,7 @@ async fn service(args: &Args) -> Result<ControlFlow<u8, Report>, Failure> {
             left_out = described.ready(&mut plan).await.map_err(trouble)?;
         }
     }
-    tell(args, format!("{}, seed {}", plan.target, plan.seed));
+    print_status(args, format!("{}, seed {}", plan.target, plan.seed));
     let mut named = String::new();
     let report = verify::run(&plan, |operation, case| {
         progress(args, &mut named, &operation.name(), case);
@@ -251,10 +251,10 @@ async fn service(args: &Args) -> Result<ControlFlow<u8, Report>, Failure> {
 fn progress(args: &Args, named: &mut String, operation: &str, case: &CaseReport) {
     if named != operation {
         operation.clone_into(named);
-        tell(args, format!("\n{named}"));
+        print_status(args, format!("\n{named}"));
     }
     let said = case.findings.join("; ");
-    tell(
+    print_status(
         args,
         format!("  {:7}  {:22}  {said}", case.verdict, case.id).trim_end(),
     );
@@ -268,7 +268,7 @@ fn trouble(trouble: Trouble) -> Failure {
 }
 
 /// Prints a line; to standard error if the JSON report goes to standard output.
-fn tell(args: &Args, line: impl std::fmt::Display) {
+fn print_status(args: &Args, line: impl std::fmt::Display) {
     match args.json.as_deref() == Some(Path::new("-")) {
         true => {
             let _ = writeln!(io::stderr(), "{line}");
@@ -279,11 +279,11 @@ fn tell(args: &Args, line: impl std::fmt::Display) {
 
 fn code(args: &Args, before: Option<&Report>, report: &Report) -> u8 {
     if report.operations.iter().all(|it| it.left_out.is_some()) {
-        tell(args, "no operation could be tested");
+        print_status(args, "no operation could be tested");
         return BAD_PLAN;
     }
     if report.is_blind() && !report.has_failed() {
-        tell(
+        print_status(
             args,
             "cannot count effects: two executions return the same response; pass --effects-url or --effects-sql",
         );
@@ -294,7 +294,7 @@ fn code(args: &Args, before: Option<&Report>, report: &Report) -> u8 {
     };
     let worse = verify::worse(before, report);
     for case in &worse {
-        tell(args, format!("worse than the baseline: {case}"));
+        print_status(args, format!("worse than the baseline: {case}"));
     }
     if worse.is_empty() { 0 } else { FOUND }
 }
@@ -302,10 +302,10 @@ fn code(args: &Args, before: Option<&Report>, report: &Report) -> u8 {
 fn summary(args: &Args, report: &Report) {
     for operation in &report.operations {
         if let Some(why) = &operation.left_out {
-            tell(args, format!("\n{}: left out: {why}", operation.operation));
+            print_status(args, format!("\n{}: left out: {why}", operation.operation));
             continue;
         }
-        tell(
+        print_status(
             args,
             format!(
                 "\n{}: effects are counted {}",
@@ -314,18 +314,18 @@ fn summary(args: &Args, report: &Report) {
         );
         let is_told = |it: &&CaseReport| it.verdict == CaseVerdict::Fail;
         for case in operation.cases.iter().filter(is_told) {
-            tell(args, format!("\n  FAIL {}: {}", case.id, case.title));
+            print_status(args, format!("\n  FAIL {}: {}", case.id, case.title));
             for finding in &case.findings {
-                tell(args, format!("       seen: {finding}"));
+                print_status(args, format!("       seen: {finding}"));
             }
-            tell(
+            print_status(
                 args,
                 format!("       hole: {}\n       fix:  {}", case.hole, case.fix),
             );
         }
     }
     let count = |verdict| report.count(verdict);
-    tell(
+    print_status(
         args,
         format!(
             "\n{} failed, {} warned, {} passed, {} skipped, in {:.1} s",

@@ -40,7 +40,7 @@ impl Hit {
         }
     }
 
-    pub(crate) fn with(mut self, severity: Severity) -> Self {
+    pub(crate) fn with_severity(mut self, severity: Severity) -> Self {
         self.severity = Some(severity);
         self
     }

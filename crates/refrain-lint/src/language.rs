@@ -90,7 +90,7 @@ impl Lang {
         ROLES[self as usize].get_or_init(|| {
             let grammar = self.get_ts_language();
             let mut roles = vec![Role::Other; grammar.node_kind_count()];
-            for (role, kinds) in table::of(self) {
+            for (role, kinds) in table::role_table(self) {
                 for kind in *kinds {
                     let id = grammar.id_for_node_kind(kind, true);
                     roles[usize::from(id)] = *role;
@@ -102,7 +102,7 @@ impl Lang {
     }
 
     /// Character that replaces `$` in patterns, for languages in which `$NAME` is not an identifier.
-    fn stands_in(self) -> char {
+    fn dollar_substitute(self) -> char {
         match self {
             Self::JavaScript | Self::TypeScript | Self::Tsx | Self::Java => '$',
             _ => 'µ',
@@ -112,14 +112,14 @@ impl Lang {
 
 impl Language for Lang {
     fn pre_process_pattern<'q>(&self, query: &'q str) -> Cow<'q, str> {
-        match self.stands_in() {
+        match self.dollar_substitute() {
             '$' => Cow::Borrowed(query),
             other => Cow::Owned(marked(query, other)),
         }
     }
 
     fn expando_char(&self) -> char {
-        self.stands_in()
+        self.dollar_substitute()
     }
 
     fn kind_to_id(&self, kind: &str) -> u16 {

@@ -130,7 +130,7 @@ impl Files {
     ) -> Result<Vec<Reference>, ReadError> {
         let (root, format) = parse::parse(bytes, name)?;
         let mut references = Vec::new();
-        outward(&root, &mut references);
+        collect_file_references(&root, &mut references);
         for reference in &mut references {
             let at = find(bytes, &reference.text);
             reference.place = at.map_or(SourceLocation::whole(name), |at| {
@@ -227,7 +227,7 @@ impl Files {
         let mut lost = Vec::new();
         for (at, file) in self.list.iter().enumerate() {
             let name = file.path.display().to_string();
-            inward(&file.root, &mut |text| {
+            visit_references(&file.root, &mut |text| {
                 let (other, fragment) = text.split_once('#').unwrap_or((text, ""));
                 // `other` already recorded the problem with that file.
                 let is_other_told = !other.is_empty() && !file.others.contains_key(other);
@@ -260,8 +260,8 @@ struct Reference {
     place: SourceLocation,
 }
 
-fn outward(node: &Node, found: &mut Vec<Reference>) {
-    inward(node, &mut |text| {
+fn collect_file_references(node: &Node, found: &mut Vec<Reference>) {
+    visit_references(node, &mut |text| {
         let file = text.split('#').next().unwrap_or_default();
         let is_new = !file.is_empty() && !found.iter().any(|it| it.file == file);
         if is_new && found.len() < 4 * FILES_MAX {
@@ -275,7 +275,7 @@ fn outward(node: &Node, found: &mut Vec<Reference>) {
 }
 
 /// Calls `tell` for every reference within a node. The parser limits the depth of the recursion.
-fn inward(node: &Node, tell: &mut impl FnMut(&str)) {
+fn visit_references(node: &Node, tell: &mut impl FnMut(&str)) {
     match node {
         Node::Map(map) => {
             for (name, node) in map.iter() {
@@ -283,11 +283,11 @@ fn inward(node: &Node, tell: &mut impl FnMut(&str)) {
                     ("$ref", Node::Text(text)) => tell(text),
                     // Examples are data, even if they contain `$ref`.
                     ("example" | "examples", _) => {}
-                    _ => inward(node, tell),
+                    _ => visit_references(node, tell),
                 }
             }
         }
-        Node::List(items) => items.iter().for_each(|item| inward(item, tell)),
+        Node::List(items) => items.iter().for_each(|item| visit_references(item, tell)),
         _ => {}
     }
 }

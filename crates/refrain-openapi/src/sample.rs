@@ -148,7 +148,7 @@ fn is_key(name: &str) -> bool {
 /// Value of a parameter from the document's examples, defaults or enums.
 fn documented(parameter: &Parameter<'_>) -> Option<String> {
     let schema = parameter.schema();
-    let value = example_of(parameter.view()).or_else(|| value::said(schema))?;
+    let value = example_of(parameter.view()).or_else(|| value::stated_value(schema))?;
     Some(plain(&value))
 }
 
@@ -196,7 +196,7 @@ fn body_bytes(body: &Body<'_>, maker: &Maker<'_>) -> Result<Vec<u8>, String> {
     let kind = kind.trim().to_ascii_lowercase();
     let example = example_of(body.view);
     let value = || match (&example, body.schema) {
-        (Some(example), Some(schema)) => maker.told_apart(example.clone(), schema),
+        (Some(example), Some(schema)) => maker.with_unique_members(example.clone(), schema),
         (Some(example), None) => example.clone(),
         (None, Some(schema)) => maker.value(schema, ""),
         (None, None) => Node::Map(Box::default()),

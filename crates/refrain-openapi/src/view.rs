@@ -60,7 +60,7 @@ impl<'d> View<'d> {
     /// Member with this name, with references resolved.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<View<'d>> {
-        Some(self.at(self.node.get(name)?))
+        Some(self.child(self.node.get(name)?))
     }
 
     /// Text of the member with this name.
@@ -79,13 +79,13 @@ impl<'d> View<'d> {
     pub fn members(&self) -> impl Iterator<Item = (&'d str, View<'d>)> + use<'d> {
         let view = *self;
         let map = self.node.as_map().into_iter().flatten();
-        map.map(move |(name, node)| (name.as_str(), view.at(node)))
+        map.map(move |(name, node)| (name.as_str(), view.child(node)))
     }
 
     /// Items of a list.
     pub fn items(&self) -> impl Iterator<Item = View<'d>> + use<'d> {
         let view = *self;
-        self.node.items().iter().map(move |node| view.at(node))
+        self.node.items().iter().map(move |node| view.child(node))
     }
 
     /// Members whose names start with `x-`.
@@ -95,7 +95,7 @@ impl<'d> View<'d> {
         members.filter(|(name, _)| name.starts_with("x-"))
     }
 
-    fn at(&self, node: &'d Node) -> View<'d> {
+    fn child(&self, node: &'d Node) -> View<'d> {
         let name = None;
         View {
             node,

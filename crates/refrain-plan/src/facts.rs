@@ -223,7 +223,7 @@ impl<'d> Facts<'d> {
             || self.is_acknowledged
             || first(&answer.all, is_state).is_some()
             || self.secret().is_some()
-            || self.told_verb(lists::WRITING).is_some();
+            || self.leading_verb(lists::WRITING).is_some();
         let is_list = self.is_list || answer.has_list || answer.has_flag;
         let is_told = self.status == 200 && self.has_body && !answer.top.is_empty();
         is_told && !self.has_verb() && !is_thing && !is_list
@@ -249,7 +249,7 @@ impl<'d> Facts<'d> {
     }
 
     /// Value named by the last segment, if only the response has it: a lookup such as `/transfers/fee`.
-    pub(crate) fn asked(&self) -> Option<&'static str> {
+    pub(crate) fn looked_up_value(&self) -> Option<&'static str> {
         let word = self.noun(self.tail(), lists::ASKED)?;
         let is_there = |it: &Members| first(&it.top, |name| name.ends_with(word)).is_some();
         let is_asked = self.status == 200 && !self.is_in_item && !self.is_item;

@@ -63,12 +63,12 @@ impl Facts<'_> {
         let is_written = makes.iter().any(|list| list.contains(&first));
         let is_list = is_plural(last) && !self.is_call && (self.has_items || self.status == 201);
         let one = singular(last);
-        let is_told = self.told_at_end().is_some() || lists::RULES.contains(&one.as_str());
+        let is_told = self.event_word().is_some() || lists::RULES.contains(&one.as_str());
         !is_written && (is_list || is_told)
     }
 
     /// Last word of a segment that reports a result or an event: `refund-result`, `dispute-opened`.
-    pub(crate) fn told_at_end(&self) -> Option<String> {
+    pub(crate) fn event_word(&self) -> Option<String> {
         let said = words(self.tail());
         let last = singular(said.last()?);
         let is_past =
@@ -93,7 +93,7 @@ impl Facts<'_> {
     }
 
     /// Verb at the start of the id or the summary, if `list` has it.
-    pub(crate) fn told_verb(&self, list: &'static [&'static str]) -> Option<&'static str> {
+    pub(crate) fn leading_verb(&self, list: &'static [&'static str]) -> Option<&'static str> {
         let first = self.summary.split_whitespace().next().unwrap_or_default();
         let find = |word: &str| list.iter().find(|it| **it == word).copied();
         let of_summary = find(first)

@@ -96,7 +96,7 @@ fn router(admin: Admin, address: SocketAddr) -> io::Result<Router> {
         .route("/api/operations", get(operations::list))
         .layer(middleware::from_fn_with_state(
             access.clone(),
-            access::known,
+            access::require_token,
         ));
     Ok(Router::new()
         .route("/livez", get(health::livez))
@@ -104,7 +104,10 @@ fn router(admin: Admin, address: SocketAddr) -> io::Result<Router> {
         .merge(api)
         .fallback(refusal::no_route)
         .method_not_allowed_fallback(refusal::no_method)
-        .layer(middleware::from_fn_with_state(access, access::near))
+        .layer(middleware::from_fn_with_state(
+            access,
+            access::reject_cross_site,
+        ))
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
         .with_state(Arc::new(admin)))
 }

@@ -5,7 +5,7 @@
 use http::{HeaderValue, Method, Uri, Version, header, request, uri::Authority};
 
 /// What is wrong with a head, as an explanation for the client.
-pub(crate) fn of(head: &request::Parts, has_body: bool) -> Option<&'static str> {
+pub(crate) fn find(head: &request::Parts, has_body: bool) -> Option<&'static str> {
     in_method(&head.method)
         .or_else(|| in_body(&head.method, has_body))
         .or_else(|| in_target(&head.method, &head.uri))

@@ -157,7 +157,7 @@ impl ForwardPath {
         let (mut head, body) = request.into_parts();
         let upgrade = match is_granted {
             true => None,
-            false => tunnel::wanted(&mut head),
+            false => tunnel::take_upgrade(&mut head),
         };
         let (token, tunnel) = upgrade.unzip();
         let way = headers::ForwardedHead {
@@ -197,14 +197,14 @@ impl ForwardPath {
             let patience = ready.ask.patience;
             let UpstreamResponse { head, line } = match self.pool.send(&mut ready.ask).await {
                 Ok(answered) => answered,
-                Err(lost) => return Ok(self.lost(&lost)),
+                Err(lost) => return Ok(self.failure_response(&lost)),
             };
             let (framing, pool) = (head.framing, head.stays_open.then_some(&self.pool));
             let mut response = response(head);
             if response.status() == StatusCode::SWITCHING_PROTOCOLS {
                 return Ok(match ready.tunnel {
                     Some(client) => tunnel::open(client, response, *line),
-                    None => self.unasked(),
+                    None => self.unexpected_upgrade(),
                 });
             }
             headers::to_client(response.headers_mut());
@@ -215,12 +215,12 @@ impl ForwardPath {
     }
 
     /// The response to a request that failed. The layer replaces it for guarded requests; unguarded clients get it as it is.
-    fn lost(&self, lost: &LostExchange) -> Response<UpstreamBody> {
+    fn failure_response(&self, lost: &LostExchange) -> Response<UpstreamBody> {
         let mut response = match lost.client {
-            Some(code) => self.incomplete(code),
+            Some(code) => self.incomplete_request(code),
             None => {
                 tracing::warn!(why = %lost.why, "no response from the upstream");
-                self.unanswered(lost.failure)
+                self.no_response(lost.failure)
             }
         };
         response.extensions_mut().insert(lost.failure);
@@ -228,7 +228,7 @@ impl ForwardPath {
     }
 
     /// The response to an incomplete request. A part of it may have been sent on, so the client must not simply retry.
-    fn incomplete(&self, code: Code) -> Response<UpstreamBody> {
+    fn incomplete_request(&self, code: Code) -> Response<UpstreamBody> {
         let detail = match code {
             Code::RequestTimeout => {
                 "The request body did not arrive in time. Part of it may have been forwarded."
@@ -239,7 +239,7 @@ impl ForwardPath {
         answer.map(UpstreamBody::own)
     }
 
-    fn unanswered(&self, failure: Failure) -> Response<UpstreamBody> {
+    fn no_response(&self, failure: Failure) -> Response<UpstreamBody> {
         let too_late;
         let (code, detail) = match failure {
             Failure::NotSent => (
@@ -261,7 +261,7 @@ impl ForwardPath {
     }
 
     /// The failure of an upstream that switched protocols without a request: the response is invalid, and says nothing about effects.
-    fn unasked(&self) -> Response<UpstreamBody> {
+    fn unexpected_upgrade(&self) -> Response<UpstreamBody> {
         let detail = "The upstream switched protocols without a request to do so.";
         let answer = Code::UpstreamFailed.answer(detail, &self.target.problems);
         let mut response = answer.map(UpstreamBody::own);

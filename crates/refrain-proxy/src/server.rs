@@ -188,7 +188,7 @@ impl Proxy {
         drop(listener);
         drain.send_replace(true);
         let draining = async {
-            until(|| open.load(Relaxed) == 0).await;
+            wait_until(|| open.load(Relaxed) == 0).await;
             self.engine.settled().await;
         };
         tokio::select! {
@@ -416,7 +416,7 @@ async fn keep_time(
     }
 }
 
-async fn until(is_so: impl Fn() -> bool) {
+async fn wait_until(is_so: impl Fn() -> bool) {
     while !is_so() {
         sleep(DRAIN_LOOK).await;
     }

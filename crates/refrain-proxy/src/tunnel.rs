@@ -37,7 +37,7 @@ pub(crate) fn offer(head: &mut request::Parts) -> oneshot::Sender<OpenedTunnel> 
 }
 
 /// The protocol that a request wants to upgrade to, and the client's side. Upgrades to HTTP/2 (`h2c`) are not supported.
-pub(crate) fn wanted(head: &mut request::Parts) -> Option<(HeaderValue, TunnelClient)> {
+pub(crate) fn take_upgrade(head: &mut request::Parts) -> Option<(HeaderValue, TunnelClient)> {
     if head.method != Method::GET || !head.headers.contains_key(header::UPGRADE) {
         return None;
     }

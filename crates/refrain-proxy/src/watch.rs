@@ -122,8 +122,8 @@ impl Watch {
             let Some(client) = client.upgrade() else {
                 return false;
             };
-            if let Some(order) = client.due(now, settings) {
-                client.tell(order);
+            if let Some(order) = client.overdue_order(now, settings) {
+                client.raise_order(order);
             }
             true
         });
@@ -132,7 +132,7 @@ impl Watch {
 
 impl Client {
     /// The order to a client that stalls, if it does.
-    fn due(&self, now: u64, settings: &ProxySettings) -> Option<Order> {
+    fn overdue_order(&self, now: u64, settings: &ProxySettings) -> Option<Order> {
         let is_over = |since: &AtomicU64, limit: Duration| {
             let since = since.load(Relaxed);
             since != 0 && now.saturating_sub(since) > limit.as_millis() as u64
@@ -241,7 +241,7 @@ impl Client {
         self.order.load(Relaxed) == Order::TimeOut as u8
     }
 
-    fn tell(&self, order: Order) {
+    fn raise_order(&self, order: Order) {
         self.order.fetch_max(order as u8, Relaxed);
         if let Some(waker) = self.waker.get() {
             waker.wake_by_ref();
@@ -251,7 +251,7 @@ impl Client {
     /// Accepts no more requests from it.
     fn drain(&self, now: u64) {
         self.draining_since.store(now, Relaxed);
-        self.tell(Order::Drain);
+        self.raise_order(Order::Drain);
     }
 }
 

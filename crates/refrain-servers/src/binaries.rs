@@ -30,7 +30,7 @@ pub const PGBOUNCER_BIN: &str = "REFRAIN_TEST_PGBOUNCER_BIN";
 #[must_use]
 pub fn postgres_binaries() -> Option<PathBuf> {
     let all = ["postgres", "initdb"];
-    named(POSTGRES_BIN, &all)
+    from_variable(POSTGRES_BIN, &all)
         .or_else(|| newest(Path::new("/"), &all))
         .or_else(|| on_path(&all))
         .or_else(|| newest(&cache_folder().join("postgresql"), &all))
@@ -43,7 +43,7 @@ pub fn postgres_binaries() -> Option<PathBuf> {
 pub fn redis_binaries() -> Option<PathBuf> {
     let all = ["redis-server"];
     let cached = cache_folder().join("redis-server/usr/bin");
-    named(REDIS_BIN, &all)
+    from_variable(REDIS_BIN, &all)
         .or_else(|| on_path(&all))
         .or_else(|| Some(cached).filter(|folder| has(folder, &all)))
 }
@@ -56,7 +56,7 @@ pub fn redis_binaries() -> Option<PathBuf> {
 pub fn sqs_binaries() -> Option<PathBuf> {
     let all = ["moto_server"];
     let cached = cache_folder().join("moto/bin");
-    named(SQS_BIN, &all)
+    from_variable(SQS_BIN, &all)
         .or_else(|| Some(cached).filter(|folder| has(folder, &all)))
         .or_else(|| on_path(&all))
 }
@@ -69,7 +69,7 @@ pub fn nats_binaries() -> Option<PathBuf> {
     let all = ["nats-server"];
     let cached = cache_folder().join("nats-server/usr/sbin");
     let places = [PathBuf::from("/usr/sbin"), cached];
-    named(NATS_BIN, &all)
+    from_variable(NATS_BIN, &all)
         .or_else(|| on_path(&all))
         .or_else(|| places.into_iter().find(|folder| has(folder, &all)))
 }
@@ -82,7 +82,7 @@ pub fn pgbouncer_binaries() -> Option<PathBuf> {
     let all = ["pgbouncer"];
     let cached = cache_folder().join("pgbouncer/usr/sbin");
     let places = [PathBuf::from("/usr/sbin"), cached];
-    named(PGBOUNCER_BIN, &all)
+    from_variable(PGBOUNCER_BIN, &all)
         .or_else(|| on_path(&all))
         .or_else(|| places.into_iter().find(|folder| has(folder, &all)))
 }
@@ -95,7 +95,7 @@ pub fn pgbouncer_binaries() -> Option<PathBuf> {
 #[must_use]
 pub fn rabbitmq_binaries() -> Option<PathBuf> {
     let all = ["rabbitmq-server", "rabbitmq-env"];
-    named(AMQP_BIN, &all)
+    from_variable(AMQP_BIN, &all)
         .or_else(|| rabbitmq_below(Path::new("/"), &all))
         .or_else(|| rabbitmq_below(&cache_folder().join("rabbitmq-server"), &all))
 }
@@ -149,7 +149,7 @@ fn is_of_libraries(folder: &Path) -> bool {
     name.is_some_and(|name| name.contains("-linux-"))
 }
 
-fn named(variable: &str, programs: &[&str]) -> Option<PathBuf> {
+fn from_variable(variable: &str, programs: &[&str]) -> Option<PathBuf> {
     let folder = env::var_os(variable).map(PathBuf::from)?;
     has(&folder, programs).then_some(folder)
 }

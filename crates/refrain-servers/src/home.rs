@@ -103,7 +103,7 @@ impl Home {
             match fs::create_dir(&folder) {
                 Ok(()) => return Ok(Self(folder)),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(within(&folder, &error)),
+                Err(error) => return Err(creation_error(&folder, &error)),
             }
         }
         let message = format!("{}: too many old test folders; delete them", base.display());
@@ -115,7 +115,7 @@ impl Home {
     }
 }
 
-fn within(folder: &Path, error: &io::Error) -> io::Error {
+fn creation_error(folder: &Path, error: &io::Error) -> io::Error {
     let message = format!("cannot create the folder {}: {error}", folder.display());
     io::Error::new(error.kind(), message)
 }

@@ -72,7 +72,7 @@ pub const AMQP_URL: &str = "REFRAIN_TEST_AMQP_URL";
 /// If the variable is not set: a test without its server fails.
 #[must_use]
 pub fn postgres_url() -> String {
-    shared("PostgreSQL", POSTGRES_URL)
+    url_from_env("PostgreSQL", POSTGRES_URL)
 }
 
 /// Returns the address of the Redis that all tests share; a test uses its own key prefix there, and deletes its keys.
@@ -81,7 +81,7 @@ pub fn postgres_url() -> String {
 /// If the variable is not set: a test without its server fails.
 #[must_use]
 pub fn redis_url() -> String {
-    shared("Redis", REDIS_URL)
+    url_from_env("Redis", REDIS_URL)
 }
 
 /// Returns the address of the NATS that all tests share; a test creates its own stream there, and deletes it.
@@ -90,7 +90,7 @@ pub fn redis_url() -> String {
 /// If the variable is not set: a test without its server fails.
 #[must_use]
 pub fn nats_url() -> String {
-    shared("NATS", NATS_URL)
+    url_from_env("NATS", NATS_URL)
 }
 
 /// Returns the address of the RabbitMQ that all tests share; a test creates its own queue there, and deletes it.
@@ -99,10 +99,10 @@ pub fn nats_url() -> String {
 /// If the variable is not set: a test without its server fails.
 #[must_use]
 pub fn amqp_url() -> String {
-    shared("RabbitMQ", AMQP_URL)
+    url_from_env("RabbitMQ", AMQP_URL)
 }
 
-fn shared(name: &str, variable: &str) -> String {
+fn url_from_env(name: &str, variable: &str) -> String {
     match env::var(variable) {
         Ok(url) if !url.is_empty() => url,
         _ => panic!(

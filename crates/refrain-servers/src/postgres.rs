@@ -89,7 +89,7 @@ impl PrivatePostgres {
             settings: Vec::new(),
         };
         server.set(settings);
-        server.make()?;
+        server.create()?;
         server.run()?;
         Ok(server)
     }
@@ -119,7 +119,7 @@ impl PrivatePostgres {
     }
 
     /// Creates the data folder and the database.
-    fn make(&self) -> io::Result<()> {
+    fn create(&self) -> io::Result<()> {
         if let Some((user, group)) = system_user()? {
             chown(self.process.folder(), Some(user), Some(group))?;
         }

@@ -164,7 +164,7 @@ impl Process {
             }
             thread::sleep(PAUSE);
         }
-        Err(self.still_there())
+        Err(self.did_not_exit())
     }
 
     fn wait(&mut self, insist: impl Fn(&Self) -> io::Result<()>) -> io::Result<()> {
@@ -176,10 +176,10 @@ impl Process {
             }
             thread::sleep(PAUSE);
         }
-        Err(self.still_there())
+        Err(self.did_not_exit())
     }
 
-    fn still_there(&self) -> io::Error {
+    fn did_not_exit(&self) -> io::Error {
         io::Error::other(format!("{} did not exit within 60 s", self.name))
     }
 

@@ -300,19 +300,19 @@ impl Postgres {
         }
     }
 
-    async fn ask(&self, ask: Ask) -> Result<Reply> {
+    async fn request(&self, ask: Ask) -> Result<Reply> {
         self.submit(ask)?.await.unwrap_or_else(|_| Err(closed()))
     }
 
-    async fn ask_settled(&self, ask: Ask) -> Result<Settled> {
-        match self.ask(ask).await? {
+    async fn request_settled(&self, ask: Ask) -> Result<Settled> {
+        match self.request(ask).await? {
             Reply::Settled(settled) => Ok(settled),
-            Reply::Verdict(_) | Reply::Erased(_) | Reply::Aged => Err(mixed_up()),
+            Reply::Verdict(_) | Reply::Erased(_) | Reply::Aged => Err(unexpected_reply()),
         }
     }
 }
 
-fn mixed_up() -> Error {
+fn unexpected_reply() -> Error {
     Error::new(
         ErrorKind::Corrupt,
         "internal error: a command received the reply of another command",
@@ -371,7 +371,7 @@ async fn prepare(place: Arc<PostgresContext>, options: Options) -> Result<(Postg
     schema::ensure(&mut wire.client, &place.address).await?;
     let secret = schema::secret(&wire.client, &place.address, &place.sql.secret).await?;
     let learnt = place.learn_epoch(&wire.client).await;
-    learnt.map_err(|error| errors::at_start(&error, &place.address))?;
+    learnt.map_err(|error| errors::convert_error(&error, &place.address))?;
     let time = options.time;
     // First reading of the database's clock: later readings are checked against it.
     let (now, fences) = (time.now(), 0_i32);
@@ -380,7 +380,7 @@ async fn prepare(place: Arc<PostgresContext>, options: Options) -> Result<(Postg
         .query_one(&place.sql.clock, &[&now, &fences])
         .await;
     let shown = shown.and_then(|row| row.try_get(0));
-    time.believe(shown.map_err(|error| errors::at_start(&error, &place.address))?);
+    time.believe(shown.map_err(|error| errors::convert_error(&error, &place.address))?);
     drop(wire);
     let watches = Watches::new();
     let node = rand::random();
@@ -462,7 +462,9 @@ impl Store for Postgres {
                 Err(error) => Err(error),
                 Ok(answered) => match answered.await {
                     Ok(Ok(Reply::Verdict(verdict))) => Ok(verdict),
-                    Ok(Ok(Reply::Settled(_) | Reply::Erased(_) | Reply::Aged)) => Err(mixed_up()),
+                    Ok(Ok(Reply::Settled(_) | Reply::Erased(_) | Reply::Aged)) => {
+                        Err(unexpected_reply())
+                    }
                     Ok(Err(error)) => Err(error),
                     Err(_) => Err(closed()),
                 },
@@ -472,12 +474,12 @@ impl Store for Postgres {
     }
 
     async fn settle(&self, id: RecordId, fence: Fence, end: Settlement) -> Result<Settled> {
-        self.ask_settled(Ask::Settle(id, fence, end.sealed(id)))
+        self.request_settled(Ask::Settle(id, fence, end.sealed(id)))
             .await
     }
 
     async fn renew(&self, id: RecordId, fence: Fence, lease: Duration) -> Result<Settled> {
-        self.ask_settled(Ask::Renew(id, fence, lease)).await
+        self.request_settled(Ask::Renew(id, fence, lease)).await
     }
 
     async fn read(&self, id: RecordId) -> Result<Option<Reading>> {
@@ -489,9 +491,9 @@ impl Store for Postgres {
     }
 
     async fn erase(&self, id: RecordId) -> Result<Erased> {
-        match self.ask(Ask::Erase(id)).await? {
+        match self.request(Ask::Erase(id)).await? {
             Reply::Erased(erased) => Ok(erased),
-            Reply::Verdict(_) | Reply::Settled(_) | Reply::Aged => Err(mixed_up()),
+            Reply::Verdict(_) | Reply::Settled(_) | Reply::Aged => Err(unexpected_reply()),
         }
     }
 

@@ -54,14 +54,14 @@ impl PostgresReceipts {
     /// Runs a query; reconnects and retries once if the connection broke. Reads are idempotent.
     async fn rows(&self, ask: Ask<'_>) -> Result<Vec<Row>> {
         let session = self.link.session().await?;
-        let asked = match session.ask(ask).await {
+        let asked = match session.send_query(ask).await {
             Err(error) if session.is_broken(&error) => {
                 self.link.forget();
-                self.link.session().await?.ask(ask).await
+                self.link.session().await?.send_query(ask).await
             }
             asked => asked,
         };
-        asked.map_err(|error| self.link.failed(&error))
+        asked.map_err(|error| self.link.convert_error(&error))
     }
 
     /// Rejects the answer of a standby, which may be stale.
@@ -72,7 +72,7 @@ impl PostgresReceipts {
                 self.link.forget();
                 Err(self.link.standby())
             }
-            Err(error) => Err(self.link.failed(&error)),
+            Err(error) => Err(self.link.convert_error(&error)),
         }
     }
 }
@@ -82,10 +82,10 @@ impl Receipts for PostgresReceipts {
         let name = record.to_string();
         let rows = self.rows(Ask::Find(&name)).await?;
         let Some(row) = rows.first() else {
-            return Err(self.link.odd("the query returned no row"));
+            return Err(self.link.server_error("the query returned no row"));
         };
         self.check_primary(row)?;
-        receipt(row).map_err(|error| self.link.failed(&error))
+        receipt(row).map_err(|error| self.link.convert_error(&error))
     }
 
     async fn seen(&self, records: &[RecordId]) -> Result<Vec<bool>> {
@@ -94,14 +94,14 @@ impl Receipts for PostgresReceipts {
         if rows.len() != names.len() {
             return Err(self
                 .link
-                .odd("the query returned fewer rows than requested"));
+                .server_error("the query returned fewer rows than requested"));
         }
         if let Some(row) = rows.first() {
             self.check_primary(row)?;
         }
         let seen = rows.iter().map(|row| row.try_get(1));
         let seen: Result<_, _> = seen.collect();
-        seen.map_err(|error| self.link.failed(&error))
+        seen.map_err(|error| self.link.convert_error(&error))
     }
 }
 

@@ -221,19 +221,19 @@ impl Redis {
 
 impl RedisState {
     /// Runs a script. If the server does not have the script, nothing ran: load it and try again.
-    async fn ask_script(&self, call: &Cmd) -> Result<Value, RedisCallError> {
-        let answer = self.ask(call).await;
+    async fn run_script(&self, call: &Cmd) -> Result<Value, RedisCallError> {
+        let answer = self.send_command(call).await;
         if !answer.as_ref().is_err_and(RedisCallError::is_no_script) {
             return answer;
         }
         for script in self.calls.known.scripts.load() {
-            self.ask(&script).await?;
+            self.send_command(&script).await?;
         }
-        self.ask(call).await
+        self.send_command(call).await
     }
 
     async fn run(&self, call: &Cmd, id: RecordId) -> Result<ScriptReply> {
-        self.answer(self.ask_script(call).await, id)
+        self.answer(self.run_script(call).await, id)
     }
 
     /// Runs many scripts in pipelines; the answers have the same order.
@@ -242,9 +242,9 @@ impl RedisState {
         for batch in calls.chunks(BATCH_MAX) {
             let commands: Vec<_> = batch.iter().map(|(_, call)| call.clone()).collect();
             let asked = match &self.link {
-                RedisDeployment::Single(lanes) => lanes.line.ask_all(&commands).await,
+                RedisDeployment::Single(lanes) => lanes.line.send_commands(&commands).await,
                 RedisDeployment::Cluster(_) => {
-                    Ok(join_all(commands.iter().map(|call| self.ask(call))).await)
+                    Ok(join_all(commands.iter().map(|call| self.send_command(call))).await)
                 }
             };
             let asked = asked.map_err(|trouble| trouble.error(&self.shown))?;
@@ -260,17 +260,17 @@ impl RedisState {
 
     fn answer(&self, answer: Result<Value, RedisCallError>, id: RecordId) -> Result<ScriptReply> {
         let value = answer.map_err(|trouble| trouble.error(&self.shown))?;
-        let answer = ScriptReply::read(value).ok_or_else(|| errors::unheard_of(id))?;
+        let answer = ScriptReply::read(value).ok_or_else(|| errors::undecodable_reply(id))?;
         match answer.letter {
-            b'!' => Err(errors::found(answer.rest(), id, &self.shown)),
+            b'!' => Err(errors::script_error(answer.rest(), id, &self.shown)),
             _ => Ok(answer),
         }
     }
 
-    async fn ask(&self, command: &Cmd) -> Result<Value, RedisCallError> {
+    async fn send_command(&self, command: &Cmd) -> Result<Value, RedisCallError> {
         match &self.link {
-            RedisDeployment::Single(lanes) => lanes.line.ask(command).await,
-            RedisDeployment::Cluster(cluster) => Ok(cluster.ask(command).await?),
+            RedisDeployment::Single(lanes) => lanes.line.send_command(command).await,
+            RedisDeployment::Cluster(cluster) => Ok(cluster.send_command(command).await?),
         }
     }
 
@@ -280,7 +280,7 @@ impl RedisState {
             RedisDeployment::Single(lanes) => Ok(vec![Node::One(lanes.line.current().await?)]),
             RedisDeployment::Cluster(cluster) => {
                 let nodes = cluster.primaries().await;
-                nodes.map_err(|error| errors::told(error, &self.shown))
+                nodes.map_err(|error| errors::convert_error(error, &self.shown))
             }
         }
     }
@@ -299,7 +299,9 @@ impl RedisState {
             "the Redis server at {} has lost its records; the store continues without them, because the server was known to lose data when the store was opened",
             self.shown
         );
-        let marked = self.ask(&self.calls.known.mark.left()).await;
+        let marked = self
+            .send_command(&self.calls.known.mark.write_command())
+            .await;
         marked
             .map(drop)
             .map_err(|trouble| trouble.error(&self.shown))
@@ -309,24 +311,28 @@ impl RedisState {
     /// that was known to lose data gets a new mark, and works again with the next call.
     async fn check_mark(&self) -> Result<()> {
         let mark = &self.calls.known.mark;
-        let told = |trouble: RedisCallError| trouble.error(&self.shown);
-        match self.ask(&mark.asked()).await.map_err(told)? {
+        let convert = |trouble: RedisCallError| trouble.error(&self.shown);
+        match self
+            .send_command(&mark.read_command())
+            .await
+            .map_err(convert)?
+        {
             Value::BulkString(text) if text == mark.text.as_bytes() => Ok(()),
             Value::Nil if self.calls.known.is_lossy() => {
                 self.mark_again().await?;
-                Err(errors::lost(&self.shown))
+                Err(errors::mark_lost(&self.shown))
             }
             Value::Nil => {
                 self.note_loss().await;
-                Err(errors::lost(&self.shown))
+                Err(errors::mark_lost(&self.shown))
             }
-            _ => Err(errors::replaced(&self.shown)),
+            _ => Err(errors::store_replaced(&self.shown)),
         }
     }
 
     /// Best effort: every process that finds the mark missing tries to record the loss.
     async fn note_loss(&self) {
-        if let Err(trouble) = self.ask(&self.calls.known.mark.note_loss()).await {
+        if let Err(trouble) = self.send_command(&self.calls.known.mark.note_loss()).await {
             let error = trouble.error(&self.shown);
             tracing::debug!(%error, "cannot record the loss of the records on the Redis server");
         }
@@ -344,7 +350,7 @@ impl RedisState {
         let (id, nonce) = (claim.id, rand::random());
         let ask = || {
             let claim = claim.clone();
-            self.ask_claim(Asking { claim, nonce })
+            self.send_claim(Asking { claim, nonce })
         };
         let mut answer = ask().await;
         if answer.as_ref().is_ok_and(is_lost) {
@@ -362,12 +368,12 @@ impl RedisState {
         verdict(self.answer(answer, id)?, id, nonce)
     }
 
-    async fn ask_claim(&self, asking: Asking) -> Result<Value, RedisCallError> {
+    async fn send_claim(&self, asking: Asking) -> Result<Value, RedisCallError> {
         match &self.link {
-            RedisDeployment::Single(lanes) => lanes.claims.ask(asking).await,
+            RedisDeployment::Single(lanes) => lanes.claims.request(asking).await,
             RedisDeployment::Cluster(_) => {
                 let call = self.calls.claims([&asking].into_iter());
-                self.ask_alone(&call).await
+                self.run_single(&call).await
             }
         }
     }
@@ -375,20 +381,20 @@ impl RedisState {
     async fn settle(&self, ending: SettleCall) -> Result<Settled> {
         let id = ending.id;
         let answer = match &self.link {
-            RedisDeployment::Single(lanes) => lanes.settlements.ask(ending).await,
+            RedisDeployment::Single(lanes) => lanes.settlements.request(ending).await,
             RedisDeployment::Cluster(_) => {
                 let call = self.calls.settlements([&ending].into_iter());
-                self.ask_alone(&call).await
+                self.run_single(&call).await
             }
         };
         settled(self.answer(answer, id)?, id)
     }
 
     /// Runs a batch script with one item, and returns its only answer.
-    async fn ask_alone(&self, call: &Cmd) -> Result<Value, RedisCallError> {
-        match self.ask_script(call).await? {
+    async fn run_single(&self, call: &Cmd) -> Result<Value, RedisCallError> {
+        match self.run_script(call).await? {
             Value::Array(mut answers) if answers.len() == 1 => Ok(answers.remove(0)),
-            _ => Err(RedisCallError::Told(errors::miscounted())),
+            _ => Err(RedisCallError::Told(errors::wrong_reply_count())),
         }
     }
 }
@@ -445,7 +451,7 @@ impl Store for Redis {
             b'N' => Ok(Erased::Absent),
             b'I' => Ok(Erased::InFlight),
             b'D' => Ok(Erased::Indeterminate),
-            _ => Err(errors::unheard_of(id)),
+            _ => Err(errors::undecodable_reply(id)),
         }
     }
 

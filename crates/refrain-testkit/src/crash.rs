@@ -128,7 +128,7 @@ async fn at_points(strike: impl AsyncFn(usize, Fall) -> Option<Seen>) -> Option<
 }
 
 /// Describes an injected crash.
-fn struck(fall: Fall, at: usize, place: &str) -> String {
+fn describe_crash(fall: Fall, at: usize, place: &str) -> String {
     match fall {
         Fall::Stop => format!("the process died at point {at}, {place}"),
         Fall::Panic => format!("the handler panicked at point {at}, {place}"),

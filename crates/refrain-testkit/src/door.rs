@@ -178,7 +178,7 @@ impl ServiceResponse {
 }
 
 /// Formats a response, or its absence, for a report.
-pub(crate) fn told(got: &Got) -> String {
+pub(crate) fn describe_response(got: &Got) -> String {
     const SHOWN_BYTES_MAX: usize = 120;
     match got {
         Ok(ServiceResponse { status, body }) => {

@@ -72,7 +72,7 @@ impl Ledger {
     pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
         let opened = OpenOptions::new().append(true).create(true).open(&path);
-        let file = opened.map_err(|error| trouble("cannot open", &path, error))?;
+        let file = opened.map_err(|error| convert_error("cannot open", &path, error))?;
         Ok(Self::new(Kept::File(file, path)))
     }
 
@@ -90,7 +90,7 @@ impl Ledger {
     pub fn read(path: impl AsRef<Path>) -> Result<Vec<Effect>> {
         let path = path.as_ref();
         let text = std::fs::read_to_string(path);
-        let text = text.map_err(|error| trouble("cannot read", path, error))?;
+        let text = text.map_err(|error| convert_error("cannot read", path, error))?;
         let lines = (1..).zip(text.split_inclusive('\n'));
         let parse = |(number, line)| Effect::parse(line).ok_or_else(|| damaged(path, number));
         lines.map(parse).collect()
@@ -115,7 +115,7 @@ impl Ledger {
             // One write for the whole line, so that lines of several processes do not interleave.
             Kept::File(file, path) => (&*file)
                 .write_all(line.as_bytes())
-                .map_err(|error| trouble("cannot write to", path, error)),
+                .map_err(|error| convert_error("cannot write to", path, error)),
         }
     }
 
@@ -169,7 +169,7 @@ impl Effect {
     }
 }
 
-fn trouble(what: &str, path: &Path, error: std::io::Error) -> Error {
+fn convert_error(what: &str, path: &Path, error: std::io::Error) -> Error {
     let message = format!("{what} the ledger {}", path.display());
     Error::new(ErrorKind::Unavailable, message).with_source(error)
 }

@@ -139,7 +139,7 @@ impl Model {
     }
 
     /// The map key of a record.
-    fn place(&self, id: RecordId) -> RecordId {
+    fn map_key(&self, id: RecordId) -> RecordId {
         match self.flaw {
             Some(Flaw::MixesUpRecords) => RecordId([id.0[0] % 4; 16]),
             _ => id,
@@ -155,7 +155,7 @@ impl Model {
 
     /// Applies one command to one record atomically.
     fn decide(&self, shared: &mut ModelState, id: RecordId, command: Command) -> Reply {
-        let place = self.place(id);
+        let place = self.map_key(id);
         shared.latest = self.now();
         let stepped = self.step(shared.records.remove(&place), command);
         if let Some(record) = stepped.record {
@@ -169,7 +169,7 @@ impl Model {
             let message = format!("the model is limited to {RECORDS_MAX} records; use fewer keys");
             return Err(Error::new(ErrorKind::Full, message));
         }
-        let is_new = !shared.records.contains_key(&self.place(claim.id));
+        let is_new = !shared.records.contains_key(&self.map_key(claim.id));
         let fence = match is_new && self.is_flawed(Flaw::RepeatsFences) {
             true => FIRST_FENCE,
             false => shared.next_fence(),
@@ -184,7 +184,7 @@ impl Model {
     fn claim_by(&self, seen: &HashMap<RecordId, Record>, claims: &[Claim]) -> Vec<Result<Verdict>> {
         let mut shared = self.shared();
         let decide = |claim: &Claim| {
-            let place = self.place(claim.id);
+            let place = self.map_key(claim.id);
             match seen.get(&place).cloned() {
                 Some(record) => shared.records.insert(place, record),
                 None => shared.records.remove(&place),
@@ -278,7 +278,7 @@ impl Store for Model {
     }
 
     async fn read(&self, id: RecordId) -> Result<Option<Reading>> {
-        let record = self.shared().records.get(&self.place(id)).cloned();
+        let record = self.shared().records.get(&self.map_key(id)).cloned();
         Ok(record.and_then(|record| self.reading(id, &record)))
     }
 
@@ -305,7 +305,7 @@ impl Store for Model {
 
     async fn erase(&self, id: RecordId) -> Result<Erased> {
         let mut shared = self.shared();
-        let before = shared.records.get(&self.place(id)).cloned();
+        let before = shared.records.get(&self.map_key(id)).cloned();
         let reply = self.decide(&mut shared, id, Command::Erase);
         if let (Reply::Erased(Erased::Gone), Some(before)) = (&reply, before) {
             shared.erased.insert(id, before);

@@ -77,12 +77,12 @@ impl Endpoint {
         };
         match tls.connect(name.clone(), stream).await {
             Ok(stream) => Ok(Box::new(stream)),
-            Err(error) => Err(io::Error::new(error.kind(), told(&error))),
+            Err(error) => Err(io::Error::new(error.kind(), describe_tls_error(&error))),
         }
     }
 }
 
-fn told(error: &io::Error) -> String {
+fn describe_tls_error(error: &io::Error) -> String {
     let inner = error.get_ref().and_then(|it| it.downcast_ref());
     let help = match inner {
         Some(rustls::Error::InvalidCertificate(_)) => {

@@ -107,14 +107,14 @@ pub async fn run(
         for case in CASES.iter().filter(|case| is_asked_for(plan, case)) {
             let done = match case.id {
                 cases::SAME_BODY => alike.clone(),
-                _ => one(&world, &mut service, case).await?,
+                _ => run_case(&world, &mut service, case).await?,
             };
             progress(operation, &done);
             cases.push(done);
         }
         operations.push(OperationReport {
             operation: operation.name(),
-            counting: prelude::said(&world),
+            counting: prelude::describe_counting(&world),
             is_weak: !world.counter.is_exact(),
             is_blind: is_blind(&world),
             cases,
@@ -139,7 +139,11 @@ fn is_blind(world: &World<'_>) -> bool {
     !world.counter.is_exact() && world.identity == Identity::None
 }
 
-async fn one(world: &World<'_>, service: &mut Service, case: &Case) -> Result<CaseReport, Trouble> {
+async fn run_case(
+    world: &World<'_>,
+    service: &mut Service,
+    case: &Case,
+) -> Result<CaseReport, Trouble> {
     let since = Instant::now();
     let mut stage = Stage::new(world, service, case.id).await?;
     let ended = match is_blind(world) && case.needs_count {

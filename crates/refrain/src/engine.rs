@@ -209,12 +209,12 @@ impl Engine {
     /// May be dropped: a claim that is granted afterwards is released.
     pub async fn claim(&self, intent: &Intent) -> Result<Verdict<Guard>> {
         self.inner.check_audit(intent)?;
-        self.inner.keep();
+        self.inner.start_background();
         self.inner.know_standing(intent).await?;
         let claims = ClaimLoop::new(self, intent, false, Instant::now());
         loop {
             // The response of a released run is not a verdict: claim again, for the rest of `wait`.
-            let reply = claims.ask().await?;
+            let reply = claims.request().await?;
             self.inner.tally.count_reply(&reply);
             if let ClaimReply::Verdict(verdict) = reply {
                 return Ok(verdict);

@@ -12,7 +12,7 @@ thread_local! {
 }
 
 /// Runs `answer`, which delivers a batch of replies. Wakers passed to [`wake`] meanwhile are woken after it returns.
-pub(crate) fn together(answer: impl FnOnce()) {
+pub(crate) fn batch_wakes(answer: impl FnOnce()) {
     LATER.set(Some(Vec::new()));
     let _last = BatchGuard;
     answer();
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn each_waker_is_woken_once_after_the_last_response() {
         let ((one, ones), (other, others)) = (counted(), counted());
-        together(|| {
+        batch_wakes(|| {
             for _ in 0..3 {
                 wake(one.clone());
                 wake(other.clone());
@@ -83,14 +83,14 @@ mod tests {
         });
         assert_eq!((ones(), others()), (1, 1));
         wake(one);
-        assert_eq!(ones(), 2, "outside of `together`, the wake is immediate");
+        assert_eq!(ones(), 2, "outside of `batch_wakes`, the wake is immediate");
     }
 
     #[test]
     fn panic_in_a_response_does_not_lose_wakes() {
         let (waker, woken) = counted();
         let panicked = catch_unwind(AssertUnwindSafe(|| {
-            together(|| {
+            batch_wakes(|| {
                 wake(waker.clone());
                 panic!("on purpose");
             });

@@ -49,7 +49,7 @@ struct PartitionOffsets {
 
 impl PartitionBook {
     /// Adds a fetched message.
-    pub(super) fn fetched(&mut self, partition: i32, offset: i64, message: Message) {
+    pub(super) fn add_fetched(&mut self, partition: i32, offset: i64, message: Message) {
         self.seen.insert(partition);
         let Self { parts, turns, .. } = self;
         let part = parts.entry(partition).or_insert_with(|| {
@@ -77,7 +77,7 @@ impl PartitionBook {
     }
 
     /// Records that a partition has returned its end.
-    pub(super) fn seen(&mut self, partition: i32) {
+    pub(super) fn mark_seen(&mut self, partition: i32) {
         self.seen.insert(partition);
     }
 
@@ -111,14 +111,14 @@ impl PartitionBook {
     }
 
     /// Marks a message as acknowledged; returns the offset to commit. `None` if the partition was revoked.
-    pub(super) fn done(&mut self, place: PartitionOffset) -> Option<i64> {
+    pub(super) fn acknowledge(&mut self, place: PartitionOffset) -> Option<i64> {
         let part = self.part(place)?;
         part.open.remove(&place.offset);
         Some(part.open.first().copied().unwrap_or(part.next))
     }
 
     /// Queues a message for redelivery, unless the partition was revoked.
-    pub(super) fn again(
+    pub(super) fn requeue(
         &mut self,
         place: PartitionOffset,
         message: Message,
@@ -163,7 +163,7 @@ mod tests {
 
     fn book(offsets: std::ops::Range<i64>) -> (PartitionBook, Vec<PartitionOffset>) {
         let mut book = PartitionBook::default();
-        offsets.for_each(|offset| book.fetched(0, offset, Message::default()));
+        offsets.for_each(|offset| book.add_fetched(0, offset, Message::default()));
         let places = book.take(100).iter().map(|it| it.place).collect();
         (book, places)
     }
@@ -172,34 +172,34 @@ mod tests {
     fn commits_only_up_to_the_first_unfinished_message() {
         let (mut book, places) = book(5..9);
         for (done, upto) in [(2, 5), (0, 6), (3, 6), (1, 9)] {
-            assert_eq!(book.done(places[done]), Some(upto));
+            assert_eq!(book.acknowledge(places[done]), Some(upto));
         }
-        assert_eq!(book.done(places[0]), None, "it was done before");
+        assert_eq!(book.acknowledge(places[0]), None, "it was done before");
     }
 
     #[test]
     fn returned_message_blocks_the_commit_and_counts_its_attempts() {
         let (mut book, places) = book(0..2);
-        book.again(places[0], Message::default(), 1, Duration::ZERO);
-        assert_eq!(book.done(places[1]), Some(0));
+        book.requeue(places[0], Message::default(), 1, Duration::ZERO);
+        assert_eq!(book.acknowledge(places[1]), Some(0));
         let again = book.take(8).remove(0);
         assert_eq!((again.place, again.attempt), (places[0], 2));
-        book.again(places[0], Message::default(), 2, Duration::from_secs(60));
+        book.requeue(places[0], Message::default(), 2, Duration::from_secs(60));
         assert!(book.take(8).is_empty());
         assert!(book.next_due().is_some());
-        assert_eq!(book.done(places[0]), Some(2));
+        assert_eq!(book.acknowledge(places[0]), Some(2));
     }
 
     #[test]
     fn reassigned_partition_rejects_old_positions() {
         let (mut book, places) = book(0..2);
         book.forget(0);
-        assert_eq!(book.done(places[0]), None);
-        book.fetched(0, 0, Message::default());
+        assert_eq!(book.acknowledge(places[0]), None);
+        book.add_fetched(0, 0, Message::default());
         assert!(!book.is_ours(places[0]));
-        book.again(places[0], Message::default(), 1, Duration::ZERO);
+        book.requeue(places[0], Message::default(), 1, Duration::ZERO);
         let again = book.take(8);
         assert_eq!(again.len(), 1);
-        assert_eq!(book.done(again[0].place), Some(1));
+        assert_eq!(book.acknowledge(again[0].place), Some(1));
     }
 }

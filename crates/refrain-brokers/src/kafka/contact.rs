@@ -30,12 +30,12 @@ impl Contact {
         }
     }
 
-    pub(super) fn heard(&mut self) {
+    pub(super) fn record_contact(&mut self) {
         self.heard = Instant::now();
         self.trouble = None;
     }
 
-    pub(super) fn failed(&mut self, error: &Error) {
+    pub(super) fn record_error(&mut self, error: &Error) {
         self.trouble = Some((Instant::now(), error.to_string()));
     }
 
@@ -55,14 +55,14 @@ impl Contact {
         starts
     }
 
-    pub(super) fn answered(&mut self, answer: Result<()>) {
+    pub(super) fn record_reply(&mut self, answer: Result<()>) {
         self.is_asking = false;
         let is_older = |(since, _): &(Instant, String)| *since < self.asked;
         match answer {
             // An error since the question may be newer than the answer.
-            Ok(()) if self.trouble.as_ref().is_none_or(is_older) => self.heard(),
+            Ok(()) if self.trouble.as_ref().is_none_or(is_older) => self.record_contact(),
             Ok(()) => {}
-            Err(error) => self.failed(&error),
+            Err(error) => self.record_error(&error),
         }
     }
 }

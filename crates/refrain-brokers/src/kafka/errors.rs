@@ -59,12 +59,12 @@ impl LastLogLine {
     /// Adds the reason to an error if the connection failed. `kind` is the error kind if the user has to
     /// change a setting.
     pub(super) fn explain(&self, place: &str, error: KafkaError, kind: ErrorKind) -> Error {
-        let told = told(place, error);
+        let converted = convert_error(place, error);
         let Some(reason) = self.last().clone() else {
-            return told;
+            return converted;
         };
-        if told.kind() != ErrorKind::Unavailable {
-            return told;
+        if converted.kind() != ErrorKind::Unavailable {
+            return converted;
         }
         let lower = reason.to_ascii_lowercase();
         let (kind, fix) = if lower.contains("certificate") {
@@ -88,7 +88,7 @@ const TLS: &str =
     "check whether the brokers use TLS on this port: set ?security.protocol=ssl or sasl_ssl";
 
 /// Converts an error of librdkafka, with the fix.
-pub(super) fn told(place: &str, error: KafkaError) -> Error {
+pub(super) fn convert_error(place: &str, error: KafkaError) -> Error {
     // The error's text has the value, which may be a password.
     if let KafkaError::ClientConfig(result, _, name, _) = &error {
         let rejected = rejected(*result, name);
@@ -163,7 +163,7 @@ pub(super) fn unreadable<C: ConsumerContext>(
         }
         _ => "it is damaged",
     };
-    let places = places(consumer);
+    let places = describe_positions(consumer);
     let message = format!(
         "Kafka, {topic}: cannot read a batch: {cause} ({error}). Its partition is blocked, and no message is skipped{places}; publish the messages again with another compression, or skip the batch with kafka-consumer-groups.sh --reset-offsets"
     );
@@ -171,7 +171,7 @@ pub(super) fn unreadable<C: ConsumerContext>(
 }
 
 /// The position of each assigned partition.
-fn places<C: ConsumerContext>(consumer: &StreamConsumer<C>) -> String {
+fn describe_positions<C: ConsumerContext>(consumer: &StreamConsumer<C>) -> String {
     let Ok(positions) = consumer.position() else {
         return String::new();
     };

@@ -23,7 +23,7 @@ pub(crate) async fn dead_letters(source: &Source, at_most: usize) -> Result<Vec<
     let voice = LastLogLine::default();
     let consumer: BaseConsumer<LastLogLine> = settings
         .create_with_context(voice.clone())
-        .map_err(|error| errors::told(&servers, error))?;
+        .map_err(|error| errors::convert_error(&servers, error))?;
     let topic = source.queue.clone();
     let shown = servers.clone();
     let reading = tokio::task::spawn_blocking(move || {
@@ -68,14 +68,14 @@ impl Listing {
             asked.add_partition(&self.topic, partition);
         }
         let committed = self.consumer.committed_offsets(asked, ANSWER_MAX);
-        let committed = committed.map_err(|error| self.failed(error))?;
+        let committed = committed.map_err(|error| self.convert_error(error))?;
         let mut letters = Vec::new();
         for place in committed.elements() {
             let partition = place.partition();
             let ends = self
                 .consumer
                 .fetch_watermarks(&self.topic, partition, ANSWER_MAX);
-            let (low, high) = ends.map_err(|error| self.failed(error))?;
+            let (low, high) = ends.map_err(|error| self.convert_error(error))?;
             let from = match place.offset() {
                 Offset::Offset(next) => next.max(low),
                 _ if self.starts_at_end => high,
@@ -96,7 +96,7 @@ impl Listing {
         place
             .add_partition_offset(&self.topic, partition, Offset::Offset(from))
             .and_then(|()| self.consumer.assign(&place))
-            .map_err(|error| self.failed(error))?;
+            .map_err(|error| self.convert_error(error))?;
         let mut letters = Vec::new();
         let mut trouble = None;
         let mut heard = Instant::now();
@@ -113,7 +113,7 @@ impl Listing {
                 // The end of the partition before.
                 Some(Err(KafkaError::PartitionEOF(_))) => continue,
                 Some(Err(error)) => {
-                    trouble = Some(self.failed(error));
+                    trouble = Some(self.convert_error(error));
                     continue;
                 }
                 Some(Ok(record)) if record.partition() != partition => continue,
@@ -132,7 +132,7 @@ impl Listing {
         Ok(letters)
     }
 
-    fn failed(&self, error: KafkaError) -> Error {
+    fn convert_error(&self, error: KafkaError) -> Error {
         self.voice
             .explain(&self.servers, error, ErrorKind::Unavailable)
     }

@@ -31,7 +31,7 @@ impl NatsConnection {
     }
 
     /// Waits until the connection is up.
-    pub(super) async fn up(&self) {
+    pub(super) async fn wait_until_up(&self) {
         let mut is_up = self.is_up.clone();
         // Cannot fail: the client owns the sender, and every caller holds the client.
         let _ = is_up.wait_for(|is_up| *is_up).await;
@@ -45,7 +45,7 @@ pub(super) async fn connect(address: &Address) -> Result<(Client, Arc<NatsConnec
     let events = {
         let server = server.clone();
         move |event| {
-            note(&sender, &server, &event);
+            handle_event(&sender, &server, &event);
             async {}
         }
     };
@@ -56,7 +56,7 @@ pub(super) async fn connect(address: &Address) -> Result<(Client, Arc<NatsConnec
     Ok((client, Arc::new(link)))
 }
 
-fn note(is_up: &watch::Sender<bool>, server: &str, event: &Event) {
+fn handle_event(is_up: &watch::Sender<bool>, server: &str, event: &Event) {
     match event {
         Event::Connected => {
             is_up.send_replace(true);

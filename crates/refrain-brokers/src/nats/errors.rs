@@ -11,7 +11,7 @@ use refrain::{Error, ErrorKind};
 /// The connection attempt failed.
 pub(super) fn not_connected(server: &str, error: &ConnectError) -> Error {
     use ConnectErrorKind::{Authentication, AuthorizationViolation, ServerParse, Tls};
-    let reason = told(error);
+    let reason = describe_error(error);
     if reason.to_ascii_lowercase().contains("certificate") {
         let message = format!(
             "NATS at {server}: a certificate was rejected: {reason}; set the CA certificate of the server with ?ca=FILE, and the client certificate with cert=FILE&key=FILE"
@@ -44,7 +44,7 @@ pub(super) fn unavailable(server: &str, error: impl fmt::Display) -> Error {
 }
 
 /// The connection is lost; the client reconnects.
-pub(super) fn down(server: &str) -> Error {
+pub(super) fn disconnected(server: &str) -> Error {
     let message = format!(
         "lost the connection to NATS at {server}; reconnecting until the server is available"
     );
@@ -90,7 +90,7 @@ pub(super) fn refused(server: &str, what: &str, refusal: &Refusal) -> Error {
 /// A JetStream request failed.
 ///
 /// Where `refusal` is `None`, the reason is in the source chain of `error`.
-pub(super) fn failed(
+pub(super) fn convert_error(
     server: &str,
     what: &str,
     refusal: Option<&Refusal>,
@@ -99,7 +99,7 @@ pub(super) fn failed(
     if let Some(refusal) = refusal {
         return refused(server, what, refusal);
     }
-    let text = told(error);
+    let text = describe_error(error);
     if text.contains(&RequestErrorKind::NoResponders.to_string()) {
         return no_jetstream(server);
     }
@@ -108,7 +108,7 @@ pub(super) fn failed(
 }
 
 /// The error's message followed by those of its sources, without repetitions.
-pub(super) fn told(error: &(dyn StdError + 'static)) -> String {
+pub(super) fn describe_error(error: &(dyn StdError + 'static)) -> String {
     let mut text = error.to_string();
     let mut beneath = error.source();
     while let Some(error) = beneath {

@@ -23,7 +23,7 @@ pub(crate) async fn dead_letters(source: &Source, at_most: usize) -> Result<Vec<
     };
     let what = format!("cannot list the stream {:?}", settings.name);
     let failed = |error: &(dyn std::error::Error + 'static)| {
-        errors::failed(nats.server(), &what, None, error)
+        errors::convert_error(nats.server(), &what, None, error)
     };
     let stream = nats.context.get_stream(&settings.name).await;
     let stream = stream.map_err(|error| failed(&error))?;

@@ -22,17 +22,17 @@ pub(super) async fn publish(
         .headers(codec::headers_of(message)?);
     match send(nats, destination, outgoing.clone()).await {
         Err(error) if error.kind() == PublishErrorKind::StreamNotFound => {}
-        done => return done.map_err(|error| failed(nats, destination, &error)),
+        done => return done.map_err(|error| convert_error(nats, destination, &error)),
     }
     let subject = match streams::locate(nats, destination).await? {
         Some((stream, _)) => subject_of(nats, destination, &stream)?,
         None => {
-            streams::make(nats, destination).await?;
+            streams::create(nats, destination).await?;
             destination.to_owned()
         }
     };
     let sent = send(nats, &subject, outgoing).await;
-    sent.map_err(|error| failed(nats, destination, &error))
+    sent.map_err(|error| convert_error(nats, destination, &error))
 }
 
 async fn send(
@@ -73,19 +73,19 @@ fn subject_of(nats: &NatsPublisher, name: &str, stream: &stream::Config) -> Resu
     }
 }
 
-fn failed(nats: &NatsPublisher, destination: &str, error: &PublishError) -> Error {
+fn convert_error(nats: &NatsPublisher, destination: &str, error: &PublishError) -> Error {
     let what = format!("cannot publish to {destination:?}");
     match error.kind() {
         PublishErrorKind::MaxPayloadExceeded => {
             let message = format!(
                 "{what} at NATS {}: {}; send a smaller message, or raise max_payload on the server",
                 nats.server(),
-                errors::told(error)
+                errors::describe_error(error)
             );
             Error::new(ErrorKind::Invalid, message)
         }
-        _ if !nats.link.is_up() => errors::down(nats.server()),
-        _ => errors::failed(nats.server(), &what, refusal_of(error), error),
+        _ if !nats.link.is_up() => errors::disconnected(nats.server()),
+        _ => errors::convert_error(nats.server(), &what, refusal_of(error), error),
     }
 }
 

@@ -33,23 +33,23 @@ pub(super) async fn pull(nats: &Nats, at_most: usize, wait: Duration) -> Result<
         return Ok(got);
     }
     let link = &nats.publisher.link;
-    if timeout(wait, link.up()).await.is_err() {
-        return Err(errors::down(&link.server));
+    if timeout(wait, link.wait_until_up()).await.is_err() {
+        return Err(errors::disconnected(&link.server));
     }
     // Until the server has said that there are no messages, no answer means that it is unavailable.
     let mut state = Err(errors::unavailable(&link.server, "no reply in time"));
-    let trying = insist(nats, at_most, wait, &mut got, &mut state);
+    let trying = pull_with_retries(nats, at_most, wait, &mut got, &mut state);
     let ended = timeout(wait + SLACK, trying).await;
     match ended {
         _ if !got.is_empty() => Ok(got),
         Ok(done) => done.map(|()| got),
         Err(_) if link.is_up() => state.map(|()| got),
-        Err(_) => Err(errors::down(&link.server)),
+        Err(_) => Err(errors::disconnected(&link.server)),
     }
 }
 
 /// Retries while the server is starting; the caller's timeout ends the loop.
-async fn insist(
+async fn pull_with_retries(
     nats: &Nats,
     at_most: usize,
     wait: Duration,
@@ -62,7 +62,7 @@ async fn insist(
             done => return done,
         }
         sleep(PAUSE).await;
-        nats.publisher.link.up().await;
+        nats.publisher.link.wait_until_up().await;
     }
 }
 
@@ -73,7 +73,7 @@ async fn attempt(
     got: &mut Vec<Delivery>,
     state: &mut Result<()>,
 ) -> Result<()> {
-    at_once(nats, at_most, got).await?;
+    fetch_available(nats, at_most, got).await?;
     *state = Ok(());
     let margin = min(wait / 10, MARGIN_MAX);
     if !got.is_empty() || wait <= margin {
@@ -84,10 +84,10 @@ async fn attempt(
     if got.is_empty() || at_most == 1 {
         return Ok(());
     }
-    at_once(nats, at_most - 1, got).await
+    fetch_available(nats, at_most - 1, got).await
 }
 
-async fn at_once(nats: &Nats, at_most: usize, got: &mut Vec<Delivery>) -> Result<()> {
+async fn fetch_available(nats: &Nats, at_most: usize, got: &mut Vec<Delivery>) -> Result<()> {
     let fetch = nats.consumer.fetch().max_messages(at_most).expires(AT_ONCE);
     let collecting = async { collect(nats, fetch.messages().await, got).await };
     // The client ends a request without a reply as if there were no messages, a little later than this.
@@ -105,7 +105,7 @@ async fn collect(
     let server = nats.publisher.server();
     let mut batch = batch.map_err(|error| errors::unavailable(server, error))?;
     while let Some(next) = batch.next().await {
-        let next = next.map_err(|error| cannot(nats, &error.to_string()))?;
+        let next = next.map_err(|error| delivery_error(nats, &error.to_string()))?;
         let parts = codec::message_of(&next).zip(next.reply.clone());
         let Some(((message, attempt), reply)) = parts else {
             continue;
@@ -120,7 +120,7 @@ async fn collect(
     Ok(())
 }
 
-fn cannot(nats: &Nats, why: &str) -> Error {
+fn delivery_error(nats: &Nats, why: &str) -> Error {
     let info = nats.consumer.cached_info();
     let message = format!(
         "the consumer {:?} of the stream {:?} at NATS {} delivers no messages: {why}; if it was deleted, restart Refrain to create it again",

@@ -30,11 +30,11 @@ pub(super) struct FoundConsumer {
 pub(super) async fn find(nats: &NatsPublisher, source: &Source) -> Result<FoundConsumer> {
     let (stream, filter) = match locate(nats, &source.queue).await? {
         Some(found) => found,
-        None => (make(nats, &source.queue).await?, None),
+        None => (create(nats, &source.queue).await?, None),
     };
     let consumer = consumer(nats, source, &stream.name, filter).await?;
     let settings = &consumer.cached_info().config;
-    usable(nats, source, settings)?;
+    check_settings(nats, source, settings)?;
     let guarantees = guarantees(&stream, settings);
     Ok(FoundConsumer {
         consumer,
@@ -48,7 +48,7 @@ pub(super) async fn locate(
     queue: &str,
 ) -> Result<Option<(stream::Config, Option<String>)>> {
     if is_name(queue)
-        && let Some(stream) = by_name(nats, queue).await?
+        && let Some(stream) = find_by_name(nats, queue).await?
     {
         return Ok(Some((stream, None)));
     }
@@ -63,16 +63,16 @@ pub(super) async fn locate(
                     Err(errors::refused(nats.server(), &what(), &refusal))
                 }
                 GetStreamByNameErrorKind::Request => {
-                    Err(errors::failed(nats.server(), &what(), None, &error))
+                    Err(errors::convert_error(nats.server(), &what(), None, &error))
                 }
             };
         }
     };
-    let stream = by_name(nats, &name).await?;
+    let stream = find_by_name(nats, &name).await?;
     Ok(stream.map(|stream| (stream, Some(queue.to_owned()))))
 }
 
-async fn by_name(nats: &NatsPublisher, name: &str) -> Result<Option<stream::Config>> {
+async fn find_by_name(nats: &NatsPublisher, name: &str) -> Result<Option<stream::Config>> {
     let error = match nats.context.get_stream(name).await {
         Ok(stream) => return Ok(Some(stream.cached_info().config.clone())),
         Err(error) => error,
@@ -87,12 +87,12 @@ async fn by_name(nats: &NatsPublisher, name: &str) -> Result<Option<stream::Conf
         GetStreamErrorKind::JetStream(refusal) => {
             Err(errors::refused(nats.server(), &what, &refusal))
         }
-        _ => Err(errors::failed(nats.server(), &what, None, &error)),
+        _ => Err(errors::convert_error(nats.server(), &what, None, &error)),
     }
 }
 
 /// Creates a stream for one subject. A full stream rejects new messages instead of deleting old ones.
-pub(super) async fn make(nats: &NatsPublisher, subject: &str) -> Result<stream::Config> {
+pub(super) async fn create(nats: &NatsPublisher, subject: &str) -> Result<stream::Config> {
     if subject.contains(['*', '>']) {
         let message = format!(
             "no stream at NATS {} accepts {subject:?}; create one, or use a subject without wildcards, so that Refrain can create the stream",
@@ -128,7 +128,7 @@ pub(super) async fn make(nats: &NatsPublisher, subject: &str) -> Result<stream::
             Err(errors::refused(nats.server(), &what, &refusal))
         }
         CreateStreamErrorKind::JetStreamUnavailable => Err(errors::no_jetstream(nats.server())),
-        _ => Err(errors::failed(nats.server(), &what, None, &error)),
+        _ => Err(errors::convert_error(nats.server(), &what, None, &error)),
     }
 }
 
@@ -166,9 +166,9 @@ async fn consumer(
                 errors::refused(nats.server(), &what, &refusal)
             }
             ConsumerErrorKind::InvalidConsumerType => {
-                not_ours(nats, &what, "it is a push consumer")
+                unusable_consumer(nats, &what, "it is a push consumer")
             }
-            _ => errors::failed(nats.server(), &what, None, &error),
+            _ => errors::convert_error(nats.server(), &what, None, &error),
         }
     })
 }
@@ -187,12 +187,16 @@ fn settings(source: &Source, filter: Option<String>) -> pull::Config {
 }
 
 /// Rejects an existing consumer whose settings would lose messages; warns about a delivery limit.
-fn usable(nats: &NatsPublisher, source: &Source, settings: &consumer::Config) -> Result<()> {
+fn check_settings(
+    nats: &NatsPublisher,
+    source: &Source,
+    settings: &consumer::Config,
+) -> Result<()> {
     let what = format!("the consumer {:?}", source.consumer);
     if settings.ack_policy != AckPolicy::Explicit {
         let why =
             "its ack policy is not explicit, so unhandled messages would count as acknowledged";
-        return Err(not_ours(nats, &what, why));
+        return Err(unusable_consumer(nats, &what, why));
     }
     if settings.max_deliver > 0 {
         tracing::warn!(
@@ -205,7 +209,7 @@ fn usable(nats: &NatsPublisher, source: &Source, settings: &consumer::Config) ->
     Ok(())
 }
 
-fn not_ours(nats: &NatsPublisher, what: &str, why: &str) -> Error {
+fn unusable_consumer(nats: &NatsPublisher, what: &str, why: &str) -> Error {
     let message = format!(
         "{what} at NATS {} cannot be used: {why}; change it to a pull consumer with explicit acknowledgements, or use another consumer name",
         nats.server()

@@ -28,10 +28,10 @@ impl JetTicket {
     }
 
     /// Sends the acknowledgement as a request, because only a reply proves that JetStream received it.
-    async fn tell(&self, kind: AckKind) -> Result<()> {
+    async fn send_ack(&self, kind: AckKind) -> Result<()> {
         let request = Request::new().payload(kind.into());
-        let told = self.client.send_request(self.reply.clone(), request).await;
-        told.map(|_| ()).map_err(|error| match error.kind() {
+        let sent = self.client.send_request(self.reply.clone(), request).await;
+        sent.map(|_| ()).map_err(|error| match error.kind() {
             RequestErrorKind::NoResponders => {
                 let message = format!(
                     "the consumer of this delivery no longer exists on NATS at {}, or JetStream is not ready yet",
@@ -39,7 +39,7 @@ impl JetTicket {
                 );
                 Error::new(ErrorKind::Unavailable, message)
             }
-            _ if !self.link.is_up() => errors::down(&self.link.server),
+            _ if !self.link.is_up() => errors::disconnected(&self.link.server),
             _ => errors::unavailable(&self.link.server, error),
         })
     }
@@ -47,15 +47,15 @@ impl JetTicket {
 
 impl Ticket for JetTicket {
     fn ack(self: Box<Self>) -> Answer<'static, ()> {
-        Box::pin(async move { self.tell(AckKind::Ack).await })
+        Box::pin(async move { self.send_ack(AckKind::Ack).await })
     }
 
     fn nack(self: Box<Self>, delay: Duration) -> Answer<'static, ()> {
         let delay = Some(delay).filter(|delay| *delay > Duration::ZERO);
-        Box::pin(async move { self.tell(AckKind::Nak(delay)).await })
+        Box::pin(async move { self.send_ack(AckKind::Nak(delay)).await })
     }
 
     fn extend(&self) -> Answer<'_, ()> {
-        Box::pin(self.tell(AckKind::Progress))
+        Box::pin(self.send_ack(AckKind::Progress))
     }
 }

@@ -75,15 +75,15 @@ impl Pool {
     }
 
     /// Executes a statement once: if the connection breaks, the statement may have been executed.
-    pub(super) async fn ask(&self, ask: Ask<'_>) -> Result<Vec<Row>> {
-        self.idlest().ask(ask).await
+    pub(super) async fn request(&self, ask: Ask<'_>) -> Result<Vec<Row>> {
+        self.idlest().request(ask).await
     }
 
     /// Executes a statement, with one retry on a new connection; for idempotent statements only.
-    pub(super) async fn ask_again(&self, ask: Ask<'_>) -> Result<Vec<Row>> {
+    pub(super) async fn request_with_retry(&self, ask: Ask<'_>) -> Result<Vec<Row>> {
         let link = self.idlest();
-        match link.try_ask(ask).await {
-            Err(QueueError::Lost(_)) => link.ask(ask).await,
+        match link.try_request(ask).await {
+            Err(QueueError::Lost(_)) => link.request(ask).await,
             answer => answer.map_err(QueueError::into_error),
         }
     }
@@ -162,15 +162,15 @@ impl QueueConnection {
         Self::new(pool.dial.clone(), Some(bell))
     }
 
-    pub(super) async fn ask(&self, ask: Ask<'_>) -> Result<Vec<Row>> {
-        self.try_ask(ask).await.map_err(QueueError::into_error)
+    pub(super) async fn request(&self, ask: Ask<'_>) -> Result<Vec<Row>> {
+        self.try_request(ask).await.map_err(QueueError::into_error)
     }
 
-    async fn try_ask(&self, ask: Ask<'_>) -> Result<Vec<Row>, QueueError> {
+    async fn try_request(&self, ask: Ask<'_>) -> Result<Vec<Row>, QueueError> {
         self.busy.fetch_add(1, Ordering::Relaxed);
         let _busy = Busy(&self.busy);
         let session = self.session().await.map_err(QueueError::Lost)?;
-        let answer = timeout(ANSWER_MAX, session.ask(ask)).await;
+        let answer = timeout(ANSWER_MAX, session.request(ask)).await;
         let error = match answer {
             Ok(Ok(rows)) => return Ok(rows),
             Ok(Err(error)) => error,
@@ -183,12 +183,12 @@ impl QueueConnection {
                 )));
             }
         };
-        let told = table::told(&self.dial, &error);
+        let converted = table::convert_error(&self.dial, &error);
         if session.wire.client().is_closed() || ends_connection(&error) {
             session.is_broken.store(true, Ordering::Relaxed);
-            return Err(QueueError::Lost(told));
+            return Err(QueueError::Lost(converted));
         }
-        Err(QueueError::Refused(told))
+        Err(QueueError::Refused(converted))
     }
 
     pub(super) async fn hang_up(&self) {
@@ -220,7 +220,7 @@ impl QueueConnection {
         };
         let wire = self.dial.connect(heard).await?;
         let statements = self.prepare(&wire).await;
-        let statements = statements.map_err(|error| table::told(&self.dial, &error))?;
+        let statements = statements.map_err(|error| table::convert_error(&self.dial, &error))?;
         Ok(QueueSession {
             wire,
             statements,
@@ -257,7 +257,7 @@ impl QueueSession {
         !self.wire.client().is_closed() && !self.is_broken.load(Ordering::Relaxed)
     }
 
-    async fn ask(&self, ask: Ask<'_>) -> Result<Vec<Row>, tokio_postgres::Error> {
+    async fn request(&self, ask: Ask<'_>) -> Result<Vec<Row>, tokio_postgres::Error> {
         let statements = &self.statements;
         match ask {
             Ask::Publish(columns) => self.query(&statements.publish, &columns.parameters()).await,

@@ -18,7 +18,7 @@ const LIST: &str = "SELECT id, attempts, message_id, group_key, content_type, he
 pub(crate) async fn dead_letters(source: &Source, at_most: usize) -> Result<Vec<DeadLetter>> {
     let dial = Dial::new(source.url.as_str())?;
     let wire = dial.look().await?;
-    let failed = |error: tokio_postgres::Error| table::told(&dial, &error);
+    let failed = |error: tokio_postgres::Error| table::convert_error(&dial, &error);
     table::choose_schema(&dial, &wire).await.map_err(failed)?;
     let limit = i64::try_from(at_most).unwrap_or(i64::MAX);
     let rows = wire.client().query(LIST, &[&source.queue, &limit]).await;

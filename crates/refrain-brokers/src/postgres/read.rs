@@ -89,7 +89,7 @@ impl Reader {
         from: Option<&str>,
     ) -> Result<Vec<Delivery>> {
         let holder: i64 = rand::random();
-        let rows = self.link.ask(Ask::Take(Take {
+        let rows = self.link.request(Ask::Take(Take {
             queue: &desk.queue,
             at_most: i64::try_from(at_most).unwrap_or(i64::MAX),
             holder,

@@ -24,7 +24,7 @@ pub async fn migrate(address: &str) -> Result<bool> {
 
 pub(super) async fn ensure(dial: &Dial) -> Result<bool> {
     let mut wire = dial.connect(|_| ()).await?;
-    let failed = |error: tokio_postgres::Error| told(dial, &error);
+    let failed = |error: tokio_postgres::Error| convert_error(dial, &error);
     choose_schema(dial, &wire).await.map_err(failed)?;
     let there: bool = wire
         .client()
@@ -35,13 +35,13 @@ pub(super) async fn ensure(dial: &Dial) -> Result<bool> {
         return Ok(false);
     }
     let transaction = wire.client_mut().transaction().await.map_err(failed)?;
-    let made = make(&transaction).await.map_err(failed)?;
+    let made = create_table(&transaction).await.map_err(failed)?;
     transaction.commit().await.map_err(failed)?;
     Ok(made)
 }
 
 /// Creates the table under an advisory lock: one process at a time.
-async fn make(transaction: &Transaction<'_>) -> Result<bool, tokio_postgres::Error> {
+async fn create_table(transaction: &Transaction<'_>) -> Result<bool, tokio_postgres::Error> {
     let wait = "SELECT pg_advisory_xact_lock(hashtextextended('refrain queue', 0))";
     transaction.execute(wait, &[]).await?;
     let there = transaction.query_one(IS_THERE, &[]).await?;
@@ -65,7 +65,7 @@ pub(super) async fn choose_schema(dial: &Dial, wire: &Wire) -> Result<(), tokio_
 }
 
 /// Converts an error of the server, with the fix.
-pub(super) fn told(dial: &Dial, error: &tokio_postgres::Error) -> Error {
+pub(super) fn convert_error(dial: &Dial, error: &tokio_postgres::Error) -> Error {
     let fix = match error.code() {
         Some(&SqlState::UNDEFINED_TABLE | &SqlState::INVALID_SCHEMA_NAME) => {
             "table refrain_queue does not exist; create its schema, then run `refrain migrate --queue --store URL`"
@@ -78,12 +78,12 @@ pub(super) fn told(dial: &Dial, error: &tokio_postgres::Error) -> Error {
         }
         _ => return dial.told(error),
     };
-    let message = format!("{dial}: {}; {fix}", words(error));
+    let message = format!("{dial}: {}; {fix}", describe_error(error));
     Error::new(ErrorKind::Invalid, message)
 }
 
 /// The complete error text on one line; the driver's own message is little more than "db error".
-pub(super) fn words(error: &tokio_postgres::Error) -> String {
+pub(super) fn describe_error(error: &tokio_postgres::Error) -> String {
     if let Some(said) = error.as_db_error() {
         return format!("{} ({})", said.message(), said.code().code());
     }

@@ -95,7 +95,11 @@ fn invalid(why: &str) -> Error {
 /// Properties for a delay queue: those of the published message, plus the attempt count and the original subject.
 ///
 /// Drops the expiration, which would end the delay too early, and the user id, which need not be our own.
-pub(super) fn waiting(old: &BasicProperties, attempt: u32, subject: &str) -> BasicProperties {
+pub(super) fn delay_properties(
+    old: &BasicProperties,
+    attempt: u32,
+    subject: &str,
+) -> BasicProperties {
     let mut headers = FieldTable::default();
     for (name, value) in old.headers().iter().flatten() {
         if !SERVERS_OWN.contains(&name.as_str()) {
@@ -216,7 +220,7 @@ mod tests {
         let first = delivered(properties_of(&sent).unwrap(), "orders.eu");
         let (before, attempt) = message_of(&first, "x".into());
         assert_eq!(attempt, 1);
-        let again = waiting(&first.properties, 3, &before.subject);
+        let again = delay_properties(&first.properties, 3, &before.subject);
         let (after, attempt) = message_of(&delivered(again, "orders"), "x".into());
         assert_eq!(after, before);
         assert_eq!(attempt, 4);

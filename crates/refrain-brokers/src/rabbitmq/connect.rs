@@ -40,7 +40,7 @@ impl RabbitConnection {
         }
         *place = None;
         let made = timeout(CONNECT, connect(&self.address)).await;
-        let made = made.map_err(|_| errors::silent(self.server()))??;
+        let made = made.map_err(|_| errors::timed_out(self.server()))??;
         let connection = Arc::new(made);
         *place = Some(connection.clone());
         Ok(connection)
@@ -61,7 +61,7 @@ impl RabbitConnection {
 }
 
 pub(super) async fn channel(connection: &Connection, server: &str) -> Result<Channel> {
-    errors::answered(server, connection.create_channel()).await
+    errors::wait_for_reply(server, connection.create_channel()).await
 }
 
 async fn connect(address: &Address) -> Result<Connection> {
@@ -70,11 +70,12 @@ async fn connect(address: &Address) -> Result<Connection> {
         let _ = ring::default_provider().install_default();
     }
     let properties = ConnectionProperties::default().with_connection_name("refrain".into());
-    let builder = ConnectionBuilder::new().map_err(|error| errors::of(&address.shown, &error))?;
+    let builder =
+        ConnectionBuilder::new().map_err(|error| errors::convert_error(&address.shown, &error))?;
     let connecting = builder
         .with_uri(address.uri.clone())
         .with_properties(properties)
         .with_tls_config(address.tls()?);
     let connected = connecting.connect().await;
-    connected.map_err(|error| errors::of(&address.shown, &error))
+    connected.map_err(|error| errors::convert_error(&address.shown, &error))
 }

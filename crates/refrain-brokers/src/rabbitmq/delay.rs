@@ -28,7 +28,7 @@ const UNUSED_MS: u64 = 60 * 60 * 1_000;
 const QUEUE_BYTES_MAX: usize = 220;
 
 /// Checks that the queue's name is short enough for the name of a delay queue.
-pub(super) fn fits(queue: &str) -> Result<()> {
+pub(super) fn check_queue_name(queue: &str) -> Result<()> {
     if (1..=QUEUE_BYTES_MAX).contains(&queue.len()) {
         return Ok(());
     }
@@ -37,7 +37,7 @@ pub(super) fn fits(queue: &str) -> Result<()> {
 }
 
 /// Publishes a message to the delay queue, from which it returns to `queue` after the delay.
-pub(super) async fn put(
+pub(super) async fn publish_delayed(
     rabbit: &RabbitPublisher,
     queue: &str,
     delay: Duration,
@@ -48,10 +48,10 @@ pub(super) async fn put(
     let name = queues::name(&format!("refrain.delay.{milliseconds}.{queue}"))?;
     let connection = rabbit.desk.connection().await?;
     let (server, arguments) = (rabbit.server(), arguments(milliseconds, queue));
-    match queues::is_there(&connection, server, &name).await? {
+    match queues::exists(&connection, server, &name).await? {
         // Declared again for every message, which resets the server's expiry timer of the queue.
         true => queues::declare(&connection, server, name.clone(), arguments).await?,
-        false => queues::make(&connection, server, name.clone(), arguments).await?,
+        false => queues::declare_durably(&connection, server, name.clone(), arguments).await?,
     }
     let exchange = ShortString::default();
     match publish::send(rabbit, exchange, name, payload, properties).await? {

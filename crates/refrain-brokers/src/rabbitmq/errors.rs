@@ -22,7 +22,7 @@ pub(super) fn code(error: &lapin::Error) -> Option<u16> {
 }
 
 /// Converts an error of the AMQP client.
-pub(super) fn of(server: &str, error: &lapin::Error) -> Error {
+pub(super) fn convert_error(server: &str, error: &lapin::Error) -> Error {
     let fix = match code(error) {
         Some(REFUSED) => "check the user, the password and the permissions",
         Some(NOT_ALLOWED) => {
@@ -69,13 +69,13 @@ fn is_about_certificates(error: &lapin::Error) -> bool {
 }
 
 /// The request timed out.
-pub(super) fn silent(server: &str) -> Error {
+pub(super) fn timed_out(server: &str) -> Error {
     let message = format!("RabbitMQ at {server} did not respond in time");
     Error::new(ErrorKind::Unavailable, message)
 }
 
 /// The delivery's channel is gone, and the server requeues the message.
-pub(super) fn taken_back(server: &str) -> Error {
+pub(super) fn requeued(server: &str) -> Error {
     let message = format!(
         "the connection to RabbitMQ at {server} was lost while a message was being handled; RabbitMQ will deliver the message again"
     );
@@ -83,12 +83,12 @@ pub(super) fn taken_back(server: &str) -> Error {
 }
 
 /// Waits for the server's answer, up to the request timeout.
-pub(super) async fn answered<T>(
+pub(super) async fn wait_for_reply<T>(
     server: &str,
     asked: impl Future<Output = lapin::Result<T>>,
 ) -> Result<T> {
     match timeout(ANSWER, asked).await {
-        Ok(answer) => answer.map_err(|error| of(server, &error)),
-        Err(_) => Err(silent(server)),
+        Ok(answer) => answer.map_err(|error| convert_error(server, &error)),
+        Err(_) => Err(timed_out(server)),
     }
 }

@@ -69,12 +69,12 @@ async fn next(
         Some(feed) => feed,
         None => place.insert(Feed::open(rabbit).await?),
     };
-    feed.allow(rabbit, at_most).await?;
+    feed.raise_prefetch(rabbit, at_most).await?;
     let mut got = Vec::new();
     let Ok(first) = timeout_at(deadline, feed.arriving.next()).await else {
         return match feed.connection.status().connected() {
             true => Ok(got),
-            false => Err(gone(rabbit)),
+            false => Err(queue_lost(rabbit)),
         };
     };
     got.push(feed.delivery(rabbit, first)?);
@@ -101,7 +101,7 @@ impl Feed {
     }
 
     /// Raises the prefetch limit to the unacknowledged deliveries plus `at_most`.
-    async fn allow(&mut self, rabbit: &Rabbit, at_most: usize) -> Result<()> {
+    async fn raise_prefetch(&mut self, rabbit: &Rabbit, at_most: usize) -> Result<()> {
         let held = self.held.load(Ordering::Relaxed);
         let needed = min(held.saturating_add(at_most), PREFETCH_MAX);
         if needed <= self.prefetch {
@@ -119,14 +119,14 @@ impl Feed {
         let server = rabbit.desk.server();
         let channel = connect::channel(&self.connection, server).await?;
         let limiting = channel.basic_qos(prefetch, BasicQosOptions::default());
-        errors::answered(server, limiting).await?;
+        errors::wait_for_reply(server, limiting).await?;
         let consuming = channel.basic_consume(
             queues::name(&rabbit.queue)?,
             tag(&rabbit.consumer, self.arriving.len()),
             BasicConsumeOptions::default(),
             FieldTable::default(),
         );
-        errors::answered(server, consuming).await
+        errors::wait_for_reply(server, consuming).await
     }
 
     fn delivery(
@@ -136,8 +136,8 @@ impl Feed {
     ) -> Result<Delivery> {
         let mut delivered = match next {
             Some(Ok(delivered)) => delivered,
-            Some(Err(error)) => return Err(lost(rabbit, &error)),
-            None => return Err(gone(rabbit)),
+            Some(Err(error)) => return Err(delivery_error(rabbit, &error)),
+            None => return Err(queue_lost(rabbit)),
         };
         let payload = bytes::Bytes::from(std::mem::take(&mut delivered.data));
         let (message, attempt) = codec::message_of(&delivered, payload.clone());
@@ -167,7 +167,7 @@ fn tag(consumer: &str, number: usize) -> ShortString {
 }
 
 /// The stream of deliveries ended; the error is retryable.
-fn lost(rabbit: &Rabbit, error: &lapin::Error) -> Error {
+fn delivery_error(rabbit: &Rabbit, error: &lapin::Error) -> Error {
     let message = format!(
         "the delivery of messages from {:?} at RabbitMQ {} stopped: {error}",
         rabbit.queue,
@@ -176,7 +176,7 @@ fn lost(rabbit: &Rabbit, error: &lapin::Error) -> Error {
     Error::new(ErrorKind::Unavailable, message)
 }
 
-fn gone(rabbit: &Rabbit) -> Error {
+fn queue_lost(rabbit: &Rabbit) -> Error {
     let message = format!(
         "the queue {:?} at RabbitMQ {} was deleted, or the connection was lost",
         rabbit.queue,

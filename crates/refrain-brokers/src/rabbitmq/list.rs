@@ -19,14 +19,14 @@ pub(crate) async fn dead_letters(source: &Source, at_most: usize) -> Result<Vec<
     let desk = RabbitConnection::new(Address::parse(source.url.as_str())?);
     let connection = desk.connection().await?;
     let queue = queues::name(&source.queue)?;
-    if !queues::is_there(&connection, desk.server(), &queue).await? {
+    if !queues::exists(&connection, desk.server(), &queue).await? {
         return Ok(Vec::new());
     }
     let channel = connect::channel(&connection, desk.server()).await?;
     let letters = read(&channel, desk.server(), &source.queue, at_most).await?;
     // Waits until the server has returned the letters, so that a redrive started next finds them.
     let closing = channel.close(GOODBYE, "listed".into());
-    errors::answered(desk.server(), closing).await?;
+    errors::wait_for_reply(desk.server(), closing).await?;
     desk.close().await;
     Ok(letters)
 }
@@ -40,7 +40,7 @@ async fn read(
     let mut letters = Vec::new();
     while letters.len() < at_most {
         let getting = channel.basic_get(queues::name(queue)?, BasicGetOptions::default());
-        let Some(mut found) = errors::answered(server, getting).await? else {
+        let Some(mut found) = errors::wait_for_reply(server, getting).await? else {
             break;
         };
         let payload = std::mem::take(&mut found.delivery.data).into();

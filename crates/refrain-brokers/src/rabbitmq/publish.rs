@@ -53,10 +53,10 @@ pub(super) async fn publish(
             Sent::Returned => Err(unroutable(rabbit, destination)),
         };
     }
-    to_queue(rabbit, destination, &message.payload, properties).await
+    publish_to_queue(rabbit, destination, &message.payload, properties).await
 }
 
-async fn to_queue(
+async fn publish_to_queue(
     rabbit: &RabbitPublisher,
     queue: &str,
     payload: &[u8],
@@ -97,7 +97,7 @@ pub(super) async fn send(
     let _turn = rabbit.pool.turns.acquire().await;
     let channel = match rabbit.pool.take() {
         Some(channel) => channel,
-        None => confirming(rabbit).await?,
+        None => open_confirm_channel(rabbit).await?,
     };
     let options = BasicPublishOptions {
         mandatory: true,
@@ -108,7 +108,7 @@ pub(super) async fn send(
         sent.await?.await
     };
     // A channel without a timely answer is not reused: the late answer would be taken for the next message's.
-    let confirmed = errors::answered(rabbit.server(), publishing).await?;
+    let confirmed = errors::wait_for_reply(rabbit.server(), publishing).await?;
     let is_refused = confirmed.is_nack();
     let is_returned = confirmed.take_message().is_some();
     rabbit.pool.give_back(channel);
@@ -119,10 +119,10 @@ pub(super) async fn send(
     }
 }
 
-async fn confirming(rabbit: &RabbitPublisher) -> Result<Channel> {
+async fn open_confirm_channel(rabbit: &RabbitPublisher) -> Result<Channel> {
     let channel = rabbit.desk.channel().await?;
     let selecting = channel.confirm_select(ConfirmSelectOptions::default());
-    errors::answered(rabbit.server(), selecting).await?;
+    errors::wait_for_reply(rabbit.server(), selecting).await?;
     Ok(channel)
 }
 

@@ -19,16 +19,16 @@ const SETTLING: Duration = Duration::from_secs(1);
 /// Declares a durable quorum queue unless the queue exists; an existing queue is used as it is.
 pub(super) async fn ensure(connection: &Connection, server: &str, queue: &str) -> Result<()> {
     let name = name(queue)?;
-    if is_there(connection, server, &name).await? {
+    if exists(connection, server, &name).await? {
         return Ok(());
     }
-    make(connection, server, name, quorum()).await?;
+    declare_durably(connection, server, name, quorum()).await?;
     tracing::info!(server, queue, "declared a durable quorum queue");
     Ok(())
 }
 
 /// Declares a queue and waits until the declaration survives a server crash.
-pub(super) async fn make(
+pub(super) async fn declare_durably(
     connection: &Connection,
     server: &str,
     queue: ShortString,
@@ -48,11 +48,11 @@ pub(super) async fn declare(
 ) -> Result<()> {
     let channel = connect::channel(connection, server).await?;
     let declaring = channel.queue_declare(queue, QueueDeclareOptions::durable(), arguments);
-    errors::answered(server, declaring).await.map(|_| ())
+    errors::wait_for_reply(server, declaring).await.map(|_| ())
 }
 
 /// Checks whether a queue exists, on a separate channel, because a missing queue closes the channel.
-pub(super) async fn is_there(
+pub(super) async fn exists(
     connection: &Connection,
     server: &str,
     queue: &ShortString,
@@ -61,10 +61,10 @@ pub(super) async fn is_there(
     let passive = QueueDeclareOptions::durable().passive();
     let asking = channel.queue_declare(queue.clone(), passive, FieldTable::default());
     let asked = timeout(ANSWER, asking).await;
-    match asked.map_err(|_| errors::silent(server))? {
+    match asked.map_err(|_| errors::timed_out(server))? {
         Ok(_) => Ok(true),
         Err(error) if errors::code(&error) == Some(errors::NOT_FOUND) => Ok(false),
-        Err(error) => Err(errors::of(server, &error)),
+        Err(error) => Err(errors::convert_error(server, &error)),
     }
 }
 

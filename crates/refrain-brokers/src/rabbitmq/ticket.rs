@@ -38,31 +38,31 @@ pub(super) struct RabbitTicket {
 
 impl RabbitTicket {
     async fn acknowledge(&self) -> Result<()> {
-        let told = self.acker.ack(BasicAckOptions::default());
-        self.known(errors::answered(self.publisher.server(), told).await?)
+        let sending = self.acker.ack(BasicAckOptions::default());
+        self.check_sent(errors::wait_for_reply(self.publisher.server(), sending).await?)
     }
 
     async fn give_back(&self) -> Result<()> {
-        let told = self.acker.nack(requeue());
-        self.known(errors::answered(self.publisher.server(), told).await?)
+        let sending = self.acker.nack(requeue());
+        self.check_sent(errors::wait_for_reply(self.publisher.server(), sending).await?)
     }
 
     /// Returns an error if the delivery's channel is gone: the server then requeues the message.
-    fn known(&self, is_told: bool) -> Result<()> {
-        match is_told {
+    fn check_sent(&self, is_sent: bool) -> Result<()> {
+        match is_sent {
             true => Ok(()),
-            false => Err(errors::taken_back(self.publisher.server())),
+            false => Err(errors::requeued(self.publisher.server())),
         }
     }
 
-    async fn put_off(&self, time: Duration) -> Result<()> {
+    async fn redeliver_later(&self, time: Duration) -> Result<()> {
         if !self.acker.usable() {
             // The server has requeued the message already; a delayed copy would be a duplicate.
-            return Err(errors::taken_back(self.publisher.server()));
+            return Err(errors::requeued(self.publisher.server()));
         }
-        let properties = codec::waiting(&self.properties, self.attempt, &self.subject);
+        let properties = codec::delay_properties(&self.properties, self.attempt, &self.subject);
         let (rabbit, queue) = (&self.publisher, &self.queue);
-        delay::put(rabbit, queue, time, &self.payload, properties).await?;
+        delay::publish_delayed(rabbit, queue, time, &self.payload, properties).await?;
         self.acknowledge().await
     }
 }
@@ -76,14 +76,14 @@ impl Ticket for RabbitTicket {
         Box::pin(async move {
             match delay.is_zero() {
                 true => self.give_back().await,
-                false => self.put_off(delay).await,
+                false => self.redeliver_later(delay).await,
             }
         })
     }
 
     fn extend(&self) -> Answer<'_, ()> {
-        let is_told = self.acker.usable();
-        Box::pin(async move { self.known(is_told) })
+        let is_sent = self.acker.usable();
+        Box::pin(async move { self.check_sent(is_sent) })
     }
 }
 

@@ -35,7 +35,7 @@ impl StreamConnection {
     pub(super) fn new(address: &Address) -> Result<Self> {
         let client = Client::open(address.server.clone());
         Ok(Self {
-            client: client.map_err(|error| errors::told(error, &address.shown))?,
+            client: client.map_err(|error| errors::convert_error(error, &address.shown))?,
             shown: address.shown.clone(),
             connecting: Mutex::new(()),
             current: std::sync::Mutex::default(),
@@ -56,24 +56,27 @@ impl StreamConnection {
     }
 
     /// Sends a command once: if the connection breaks, the command may have been executed.
-    pub(super) async fn ask<T: FromRedisValue>(&self, command: &Cmd) -> Result<T> {
-        let (generation, mut connection) = self.connection().await.map_err(|it| self.told(it))?;
+    pub(super) async fn send_command<T: FromRedisValue>(&self, command: &Cmd) -> Result<T> {
+        let (generation, mut connection) = self
+            .connection()
+            .await
+            .map_err(|it| self.convert_error(it))?;
         let answer = command.query_async(&mut connection).await;
-        answer.map_err(|error| self.failed(generation, error))
+        answer.map_err(|error| self.handle_error(generation, error))
     }
 
-    /// As [`ask`](Self::ask), but retries once on a new connection; for idempotent commands only.
-    pub(super) async fn ask_again<T: FromRedisValue>(&self, command: &Cmd) -> Result<T> {
-        match self.try_ask(command).await {
-            Err(error) if errors::is_broken(&error) => self.ask(command).await,
-            answer => answer.map_err(|error| self.told(error)),
+    /// As [`send_command`](Self::send_command), but retries once on a new connection; for idempotent commands only.
+    pub(super) async fn send_with_retry<T: FromRedisValue>(&self, command: &Cmd) -> Result<T> {
+        match self.try_send(command).await {
+            Err(error) if errors::is_broken(&error) => self.send_command(command).await,
+            answer => answer.map_err(|error| self.convert_error(error)),
         }
     }
 
-    async fn try_ask<T: FromRedisValue>(&self, command: &Cmd) -> RedisResult<T> {
+    async fn try_send<T: FromRedisValue>(&self, command: &Cmd) -> RedisResult<T> {
         let (generation, mut connection) = self.connection().await?;
         let answer = command.query_async(&mut connection).await;
-        answer.inspect_err(|error| self.note(generation, error))
+        answer.inspect_err(|error| self.drop_if_broken(generation, error))
     }
 
     /// Runs an idempotent script, with one retry on a new connection.
@@ -82,7 +85,7 @@ impl StreamConnection {
             Err(error) if errors::is_broken(&error) => self.try_run(script).await,
             answer => answer,
         }
-        .map_err(|error| self.told(error))
+        .map_err(|error| self.convert_error(error))
     }
 
     /// Runs a script once.
@@ -92,19 +95,19 @@ impl StreamConnection {
     ) -> RedisResult<T> {
         let (generation, mut connection) = self.connection().await?;
         let answer = script.invoke_async(&mut connection).await;
-        answer.inspect_err(|error| self.note(generation, error))
+        answer.inspect_err(|error| self.drop_if_broken(generation, error))
     }
 
-    pub(super) fn told(&self, error: RedisError) -> refrain::Error {
-        errors::told(error, &self.shown)
+    pub(super) fn convert_error(&self, error: RedisError) -> refrain::Error {
+        errors::convert_error(error, &self.shown)
     }
 
-    fn failed(&self, generation: u64, error: RedisError) -> refrain::Error {
-        self.note(generation, &error);
-        self.told(error)
+    fn handle_error(&self, generation: u64, error: RedisError) -> refrain::Error {
+        self.drop_if_broken(generation, &error);
+        self.convert_error(error)
     }
 
-    fn note(&self, generation: u64, error: &RedisError) {
+    fn drop_if_broken(&self, generation: u64, error: &RedisError) {
         let mut current = self.current();
         if errors::is_broken(error) && current.generation == generation {
             current.connection = None;
@@ -112,12 +115,12 @@ impl StreamConnection {
     }
 
     async fn connection(&self) -> RedisResult<(u64, MultiplexedConnection)> {
-        if let Some(there) = self.there() {
-            return Ok(there);
+        if let Some(open) = self.open_connection() {
+            return Ok(open);
         }
         let _one_at_a_time = self.connecting.lock().await;
-        if let Some(there) = self.there() {
-            return Ok(there);
+        if let Some(open) = self.open_connection() {
+            return Ok(open);
         }
         let connection = self.dial(Some(ANSWER_MAX)).await?;
         let mut current = self.current();
@@ -126,7 +129,7 @@ impl StreamConnection {
         Ok((current.generation, connection))
     }
 
-    fn there(&self) -> Option<(u64, MultiplexedConnection)> {
+    fn open_connection(&self) -> Option<(u64, MultiplexedConnection)> {
         let current = self.current();
         let connection = current.connection.clone()?;
         Some((current.generation, connection))

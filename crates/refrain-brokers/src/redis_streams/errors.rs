@@ -4,7 +4,7 @@ use ::redis::{ErrorKind as Kind, RedisError, ServerErrorKind};
 use refrain::{Error, ErrorKind};
 
 /// Converts an error of the Redis client. `shown` is the address without its password.
-pub(super) fn told(error: RedisError, shown: &str) -> Error {
+pub(super) fn convert_error(error: RedisError, shown: &str) -> Error {
     let code = error.code().unwrap_or_default();
     let (kind, what) = match (error.kind(), code) {
         (_, "OOM") => (

@@ -27,16 +27,16 @@ pub(crate) async fn dead_letters(source: &Source, at_most: usize) -> Result<Vec<
     choose_crypto();
     let line = StreamConnection::new(&address)?;
     let stream = &source.queue;
-    let kind: String = line.ask_again(cmd("TYPE").arg(stream)).await?;
+    let kind: String = line.send_with_retry(cmd("TYPE").arg(stream)).await?;
     if kind == "none" {
         return Ok(Vec::new());
     }
     let mut entries = Entries::new();
-    let read_to = match handed_out(&line, source).await? {
+    let read_to = match last_delivered_id(&line, source).await? {
         Some(last) => {
             for id in pending(&line, source, at_most).await? {
                 let held = cmd("XRANGE").arg(stream).arg(&id).arg(&id).clone();
-                entries.extend(line.ask_again::<Entries>(&held).await?);
+                entries.extend(line.send_with_retry::<Entries>(&held).await?);
             }
             last
         }
@@ -47,7 +47,7 @@ pub(crate) async fn dead_letters(source: &Source, at_most: usize) -> Result<Vec<
         let mut range = cmd("XRANGE");
         range.arg(stream).arg(format!("({read_to}")).arg("+");
         range.arg("COUNT").arg(room);
-        entries.extend(line.ask_again::<Entries>(&range).await?);
+        entries.extend(line.send_with_retry::<Entries>(&range).await?);
     }
     let letter = |(id, fields): (String, Fields)| {
         // The first part of an entry's id is its time in milliseconds.
@@ -58,9 +58,9 @@ pub(crate) async fn dead_letters(source: &Source, at_most: usize) -> Result<Vec<
 }
 
 /// Id of the last entry delivered to the group; `None` if the group does not exist.
-async fn handed_out(line: &StreamConnection, source: &Source) -> Result<Option<String>> {
+async fn last_delivered_id(line: &StreamConnection, source: &Source) -> Result<Option<String>> {
     let groups: Vec<HashMap<String, Value>> = line
-        .ask_again(cmd("XINFO").arg("GROUPS").arg(&source.queue))
+        .send_with_retry(cmd("XINFO").arg("GROUPS").arg(&source.queue))
         .await?;
     let text = |group: &HashMap<String, Value>, name: &str| {
         let value = group.get(name).cloned()?;
@@ -77,6 +77,6 @@ async fn pending(line: &StreamConnection, source: &Source, at_most: usize) -> Re
     let mut asked = cmd("XPENDING");
     asked.arg(&source.queue).arg(&source.consumer);
     asked.arg("-").arg("+").arg(at_most);
-    let held: Vec<(String, String, u64, u64)> = line.ask_again(&asked).await?;
+    let held: Vec<(String, String, u64, u64)> = line.send_with_retry(&asked).await?;
     Ok(held.into_iter().map(|(id, ..)| id).collect())
 }

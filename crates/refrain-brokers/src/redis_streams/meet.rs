@@ -13,8 +13,8 @@ const VERSION_MIN: (u32, u32) = (6, 2);
 const SILENT_MAX: Duration = Duration::from_secs(86_400);
 
 /// Checks that the server supports streams, and warns if its settings may lose them.
-pub(super) async fn look(line: &StreamConnection) -> Result<()> {
-    let info: String = line.ask_again(&cmd("INFO")).await?;
+pub(super) async fn check_server(line: &StreamConnection) -> Result<()> {
+    let info: String = line.send_with_retry(&cmd("INFO")).await?;
     let shown = &line.shown;
     let fact = |name: &str| {
         let mut lines = info.lines().filter_map(|line| line.trim().split_once(':'));
@@ -47,7 +47,7 @@ pub(super) async fn look(line: &StreamConnection) -> Result<()> {
 pub(super) async fn join(seat: &StreamMember) -> Result<()> {
     let start = if seat.settings.starts_new { "$" } else { "0" };
     make_group(seat, start).await?;
-    tidy(seat, "").await.map(drop)
+    remove_members(seat, "").await.map(drop)
 }
 
 /// Creates the group again, from the beginning of the stream, so that no entry is skipped; handled messages
@@ -64,7 +64,7 @@ pub(super) async fn join_again(seat: &StreamMember) -> Result<()> {
 
 /// Removes this member if it has no pending entries.
 pub(super) async fn leave(seat: &StreamMember) -> Result<()> {
-    match tidy(seat, &seat.consumer).await {
+    match remove_members(seat, &seat.consumer).await {
         Err(error) if error.kind() != ErrorKind::Unavailable => Err(error),
         // If the server is unavailable, another member's join removes this one later.
         _ => Ok(()),
@@ -75,19 +75,19 @@ async fn make_group(seat: &StreamMember, start: &str) -> Result<()> {
     let mut create = cmd("XGROUP");
     create.arg("CREATE").arg(&seat.stream).arg(&seat.group);
     create.arg(start).arg("MKSTREAM");
-    match seat.line.ask_again::<()>(&create).await {
-        Err(error) if is_there_already(&error) => Ok(()),
+    match seat.line.send_with_retry::<()>(&create).await {
+        Err(error) if group_exists(&error) => Ok(()),
         made => made,
     }
 }
 
-fn is_there_already(error: &Error) -> bool {
+fn group_exists(error: &Error) -> bool {
     let source = std::error::Error::source(error);
     let source = source.and_then(|source| source.downcast_ref::<RedisError>());
     source.is_some_and(|source| source.code() == Some("BUSYGROUP"))
 }
 
-async fn tidy(seat: &StreamMember, leaving: &str) -> Result<i64> {
+async fn remove_members(seat: &StreamMember, leaving: &str) -> Result<i64> {
     let script = Script::new(include_str!("../../lua/streams-tidy.lua"));
     let mut tidy = script.prepare_invoke();
     tidy.key(&seat.stream).arg(&seat.group);

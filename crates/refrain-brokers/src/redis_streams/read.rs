@@ -78,7 +78,7 @@ pub(super) async fn fetch(
         }
         let trouble = match is_no_group(&error) {
             true => join_again(&seat).await.err(),
-            false => Some(seat.line.told(error)),
+            false => Some(seat.line.convert_error(error)),
         };
         let Some(error) = trouble else { continue };
         if Instant::now() + delays.peek() >= deadline {
@@ -98,7 +98,7 @@ impl Reader {
     ) -> RedisResult<Vec<Delivery>> {
         let now = Instant::now();
         if now >= self.look_at {
-            let found = self.overdue(seat, at_most).await?;
+            let found = self.claim_overdue(seat, at_most).await?;
             if !found.is_empty() {
                 return Ok(found);
             }
@@ -110,11 +110,11 @@ impl Reader {
         }
         let until = self.look_at.min(deadline);
         let block = until.saturating_duration_since(Instant::now());
-        self.fresh(seat, at_most, block).await
+        self.read_new(seat, at_most, block).await
     }
 
     /// Claims entries that are pending for longer than `ack_wait`, and nacked entries that are due.
-    async fn overdue(
+    async fn claim_overdue(
         &mut self,
         seat: &Arc<StreamMember>,
         at_most: usize,
@@ -145,7 +145,7 @@ impl Reader {
     }
 
     /// Reads entries that were not yet delivered to the group.
-    async fn fresh(
+    async fn read_new(
         &mut self,
         seat: &Arc<StreamMember>,
         at_most: usize,

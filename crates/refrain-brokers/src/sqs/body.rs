@@ -55,8 +55,8 @@ pub(super) fn write(
     let id = message.id.clone().unwrap_or_else(random);
     let group = message.group.clone().unwrap_or_else(|| id.clone());
     Ok(send
-        .message_deduplication_id(fitting(&id))
-        .message_group_id(fitting(&group)))
+        .message_deduplication_id(valid_id(&id))
+        .message_group_id(valid_id(&group)))
 }
 
 /// Decodes a received message and its attempt number, counted from 1.
@@ -80,7 +80,7 @@ pub(super) fn read(queue: &str, received: types::Message) -> (Message, u32) {
     message.content_type = take(&mut own, CONTENT_TYPE);
     let headers = take(&mut own, HEADERS).and_then(|text| serde_json::from_str(&text).ok());
     message.headers = headers.map(headers::read).unwrap_or_default();
-    message.headers.extend(others(own));
+    message.headers.extend(foreign_headers(own));
     let attempt = told.get(&System::ApproximateReceiveCount);
     let attempt = attempt.and_then(|count| count.parse().ok());
     (message, attempt.unwrap_or(1))
@@ -91,7 +91,7 @@ fn take(attributes: &mut HashMap<String, MessageAttributeValue>, name: &str) -> 
 }
 
 /// Message attributes that are not ours become headers.
-fn others(
+fn foreign_headers(
     attributes: HashMap<String, MessageAttributeValue>,
 ) -> impl Iterator<Item = (String, bytes::Bytes)> {
     let mut others: Vec<_> = attributes.into_iter().collect();
@@ -127,7 +127,7 @@ fn is_carried(character: char) -> bool {
 }
 
 /// The text itself if SQS accepts it as an id, else its digest.
-fn fitting(text: &str) -> String {
+fn valid_id(text: &str) -> String {
     let fits = (1..=NAME_MAX).contains(&text.len()) && text.bytes().all(|it| it.is_ascii_graphic());
     match fits {
         true => text.into(),
@@ -163,12 +163,12 @@ mod tests {
 
     #[test]
     fn invalid_sqs_names_are_hashed_and_stay_distinct() {
-        assert_eq!(fitting("order-7"), "order-7");
+        assert_eq!(valid_id("order-7"), "order-7");
         let long = "x".repeat(NAME_MAX + 1);
         for odd in ["", "two words", "grün", &long] {
-            let fitted = fitting(odd);
+            let fitted = valid_id(odd);
             assert_eq!(fitted.len(), 64);
-            assert_ne!(fitted, fitting(&format!("{odd}!!")));
+            assert_ne!(fitted, valid_id(&format!("{odd}!!")));
         }
     }
 }

@@ -6,7 +6,7 @@ use aws_sdk_sqs::error::{DisplayErrorContext, ProvideErrorMetadata, SdkError};
 use refrain::{Error, ErrorKind};
 
 /// Converts an error of the AWS SDK.
-pub(super) fn told<E, R>(what: &str, error: SdkError<E, R>) -> Error
+pub(super) fn convert_error<E, R>(what: &str, error: SdkError<E, R>) -> Error
 where
     E: ProvideErrorMetadata + std::error::Error + Send + Sync + 'static,
     R: std::fmt::Debug + Send + Sync + 'static,
@@ -28,7 +28,7 @@ where
 }
 
 /// SQS did not answer within this time.
-pub(super) fn silent(what: &str, wait: Duration) -> Error {
+pub(super) fn timed_out(what: &str, wait: Duration) -> Error {
     let message = format!(
         "SQS, {what}: no response within {wait:?}; check the region, the endpoint and the network"
     );

@@ -13,7 +13,7 @@ use refrain::{
     consume::{DeadLetter, Source},
 };
 
-use super::{BATCH_MAX, Sqs, SqsQueue, body, errors::told};
+use super::{BATCH_MAX, Sqs, SqsQueue, body, errors::convert_error};
 
 /// How long a letter stays hidden if the listing ends before it makes the letter visible again.
 const HIDDEN_FOR: Duration = Duration::from_secs(30);
@@ -26,7 +26,7 @@ pub(crate) async fn dead_letters(source: &Source, at_most: usize) -> Result<Vec<
     let seat = Sqs::connect(&source).await?.seat.clone();
     let mut handles = Vec::new();
     let letters = read(&seat, at_most, &mut handles).await;
-    let shown = show(&seat, &handles).await;
+    let shown = make_visible(&seat, &handles).await;
     let mut letters = letters?;
     shown?;
     letters.sort_by_key(|letter| letter.time);
@@ -65,7 +65,7 @@ fn letter(queue: &str, received: Received) -> DeadLetter {
 }
 
 /// Makes the letters visible to other consumers.
-async fn show(seat: &SqsQueue, handles: &[String]) -> Result<()> {
+async fn make_visible(seat: &SqsQueue, handles: &[String]) -> Result<()> {
     let SqsQueue {
         client, queue, url, ..
     } = seat;
@@ -81,7 +81,7 @@ async fn show(seat: &SqsQueue, handles: &[String]) -> Result<()> {
         })?;
         let asking = client.change_message_visibility_batch().queue_url(url);
         let asked = asking.set_entries(Some(changes)).send().await;
-        asked.map_err(|error| told(queue, error))?;
+        asked.map_err(|error| convert_error(queue, error))?;
     }
     Ok(())
 }

@@ -228,7 +228,7 @@ impl Line {
 
 impl ReviewInput {
     /// File and line of the first quoted use of this name, or the file alone.
-    fn place(&self, name: &str) -> String {
+    fn location(&self, name: &str) -> String {
         let quoted = [format!("\"{name}\""), format!("'{name}'")];
         let has = |line: &str| quoted.iter().any(|it| line.contains(it.as_str()));
         let line = self.text.lines().position(has).map(|at| at + 1);
@@ -318,7 +318,7 @@ fn folded(facts: &ReviewInput, names: &[String], one: &str, many: &str, fix: &st
         }
         false => names
             .iter()
-            .map(|name| Line::advice(facts.place(name), format!("{name} {one}"), fix))
+            .map(|name| Line::advice(facts.location(name), format!("{name} {one}"), fix))
             .collect(),
     }
 }

@@ -62,7 +62,7 @@ fn workers(settings: &Settings) -> String {
             worker.queue,
             worker.source,
             worker.deliver,
-            word(&worker.terms.guarantee),
+            enum_name(&worker.terms.guarantee),
             list(&worker.key, " or "),
             Span(worker.terms.retention + worker.terms.remember)
         )
@@ -136,7 +136,7 @@ fn legend<'a>(operations: impl Iterator<Item = &'a Operation>) -> String {
         ),
     ];
     let said = promises.iter().filter(|(it, _)| in_force.contains(it));
-    let said = said.map(|(guarantee, promise)| format!("{}: {promise}", word(guarantee)));
+    let said = said.map(|(guarantee, promise)| format!("{}: {promise}", enum_name(guarantee)));
     let said: Vec<_> = said.collect();
     match said.is_empty() {
         true => "Nothing is guarded.".into(),
@@ -156,7 +156,9 @@ const HEADINGS: [&str; 8] = [
 ];
 
 fn row(operation: &Operation) -> [String; 8] {
-    let class = operation.class.map_or("-".into(), |class| word(&class));
+    let class = operation
+        .class
+        .map_or("-".into(), |class| enum_name(&class));
     let name = operation.name.clone();
     if !operation.guarded {
         let dash = || "-".to_owned();
@@ -176,7 +178,7 @@ fn row(operation: &Operation) -> [String; 8] {
         name,
         class,
         match operation.mode {
-            Mode::Enforce => word(&terms.guarantee),
+            Mode::Enforce => enum_name(&terms.guarantee),
             Mode::Observe => "observed only".into(),
         },
         list(&operation.key, " or ")
@@ -239,7 +241,7 @@ pub(super) fn list(parts: &[impl ToString], between: &str) -> String {
 }
 
 /// An enum value as the file spells it.
-pub(super) fn word(choice: &impl serde::Serialize) -> String {
+pub(super) fn enum_name(choice: &impl serde::Serialize) -> String {
     let value = serde_json::to_value(choice).unwrap_or_default();
     value.as_str().unwrap_or_default().into()
 }

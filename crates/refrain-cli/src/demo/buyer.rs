@@ -49,7 +49,7 @@ async fn persist(key: &str, address: SocketAddr, seen: &Seen) -> bool {
         seen.requests.fetch_add(1, Ordering::Relaxed);
         let answer = tokio::select! {
             biased;
-            answer = ask(key, address) => answer.ok(),
+            answer = send_payment(key, address) => answer.ok(),
             () = super::nap(PATIENCE) => None,
         };
         // Without an answer the charge is unknown. The same key makes a retry safe.
@@ -71,7 +71,7 @@ enum PaymentResult {
     Refused,
 }
 
-async fn ask(key: &str, address: SocketAddr) -> anyhow::Result<PaymentResult> {
+async fn send_payment(key: &str, address: SocketAddr) -> anyhow::Result<PaymentResult> {
     let stream = TcpStream::connect(address).await?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     // Aborted on drop, which closes the connection.

@@ -75,7 +75,7 @@ impl Proxy {
     /// Kills the proxy with -9, without draining.
     pub(super) fn kill(&mut self) {
         // Before the wait: after it, another process may have the same PID.
-        self.watch.over(None);
+        self.watch.set_process(None);
         self.process.kill();
     }
 
@@ -125,13 +125,13 @@ async fn spawn(
         .stderr(fs::File::create(&words)?)
         .spawn();
     let mut process = Process(child.context("cannot start the proxy")?);
-    watch.over(Some(process.0.id()));
+    watch.set_process(Some(process.0.id()));
     let stdout = process.0.stdout.take();
-    let told = tokio::task::spawn_blocking(move || stdout.and_then(told)).await?;
-    match told {
+    let printed = tokio::task::spawn_blocking(move || stdout.and_then(read_addresses)).await?;
+    match printed {
         Some(addresses) => Ok((process, addresses)),
         None => {
-            watch.over(None);
+            watch.set_process(None);
             let words = fs::read(words).unwrap_or_default();
             let words = &words[..words.len().min(WORDS_BYTES_MAX)];
             let words = String::from_utf8_lossy(words);
@@ -162,7 +162,7 @@ fn command(folder: &Path, upstream: SocketAddr, addresses: Addresses) -> anyhow:
 }
 
 /// The addresses that the proxy prints. A thread drains the rest of its output, so that the proxy never blocks on a full pipe.
-fn told(stdout: ChildStdout) -> Option<Addresses> {
+fn read_addresses(stdout: ChildStdout) -> Option<Addresses> {
     let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
     let (mut listen, mut admin) = (None, None);
     let addresses = loop {

@@ -60,7 +60,7 @@ pub(super) fn comparison(direct: &Run, guarded: &Run) -> String {
     );
     // Writing to a string does not fail.
     for (left, right) in direct.0.iter().zip(&guarded.0) {
-        let trouble = left.trouble.map_or("", Trouble::words);
+        let trouble = left.trouble.map_or("", Trouble::describe);
         let _ = writeln!(
             text,
             "{}",
@@ -98,7 +98,7 @@ pub(super) fn json(direct: &Run, guarded: &Run) -> serde_json::Value {
     let payments = direct.0.iter().zip(&guarded.0).map(|(left, right)| {
         serde_json::json!({
             "key": left.key,
-            "trouble": left.trouble.map(Trouble::words),
+            "trouble": left.trouble.map(Trouble::describe),
             "charges_directly": left.charges,
             "charges_through_refrain": right.charges,
         })

@@ -12,7 +12,7 @@ pub(super) enum Trouble {
 }
 
 impl Trouble {
-    pub(super) fn words(self) -> &'static str {
+    pub(super) fn describe(self) -> &'static str {
         match self {
             Self::Lost => "answer lost",
             Self::Slow => "too slow",

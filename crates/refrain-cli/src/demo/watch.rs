@@ -21,7 +21,7 @@ impl Watch {
     }
 
     /// Sets the process to watch, or none.
-    pub(super) fn over(&mut self, pid: Option<u32>) {
+    pub(super) fn set_process(&mut self, pid: Option<u32>) {
         let stdin = self.0.stdin.as_mut();
         // If the watch has ended already, the Ctrl-C that ends the demo ended it, too.
         let _ = stdin.map(|stdin| writeln!(stdin, "{}", pid.unwrap_or(0)));
@@ -30,7 +30,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.over(None);
+        self.set_process(None);
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -37,7 +37,7 @@ struct Finding {
 }
 
 #[cfg(feature = "lint")]
-pub(super) fn of(folder: &Path) -> Source {
+pub(super) fn lint_folder(folder: &Path) -> Source {
     use refrain_lint::{Limits, Rules, Severity, lint};
     let rules = match Rules::built_in() {
         Ok(rules) => rules,
@@ -69,7 +69,7 @@ pub(super) fn of(folder: &Path) -> Source {
 }
 
 #[cfg(not(feature = "lint"))]
-pub(super) fn of(_folder: &Path) -> Source {
+pub(super) fn lint_folder(_folder: &Path) -> Source {
     Source::unseen(&"built without the linter; rebuild with --features lint")
 }
 
@@ -108,7 +108,7 @@ impl Source {
     }
 
     /// The first findings of a stage with their locations, and the number of the others.
-    pub(super) fn about(&self, number: usize) -> Vec<String> {
+    pub(super) fn describe_stage(&self, number: usize) -> Vec<String> {
         let here: Vec<_> = self
             .findings
             .iter()
@@ -129,7 +129,7 @@ impl Source {
         told.chain(more).collect()
     }
 
-    pub(super) fn told(&self, folder: &Path) -> String {
+    pub(super) fn describe(&self, folder: &Path) -> String {
         let files = counted(self.files, "file");
         match &self.problem {
             Some(problem) => problem.clone(),

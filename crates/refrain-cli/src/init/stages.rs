@@ -88,7 +88,7 @@ pub(crate) fn walk(
     tell: &dyn Tell,
 ) -> Result<Choices, NoAnswer> {
     let found = |number: usize| {
-        let lines = ground.source.about(number);
+        let lines = ground.source.describe_stage(number);
         lines.iter().for_each(|line| tell.say(line));
     };
     tell.stage(1, "Side effects: which operations change data");

@@ -55,7 +55,7 @@ impl ServerHandler for Server {
             return Err(ErrorData::invalid_params(message, None));
         };
         let given = request.arguments.unwrap_or_default();
-        let words = tool.words(&given, self.admin.as_deref());
+        let words = tool.command_line(&given, self.admin.as_deref());
         let words = words.map_err(|message| ErrorData::invalid_params(message, None))?;
         let answer = spawn_blocking(move || tool.run(&words)).await;
         let answer = answer.map_err(|error| ErrorData::internal_error(error.to_string(), None))?;

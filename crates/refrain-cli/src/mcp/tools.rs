@@ -200,7 +200,7 @@ impl Tool {
     }
 
     /// The words of the command line, or an error about the arguments.
-    pub(super) fn words(
+    pub(super) fn command_line(
         &self,
         given: &Map<String, Value>,
         admin: Option<&str>,

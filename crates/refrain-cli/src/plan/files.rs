@@ -8,7 +8,7 @@ use std::{
 
 use refrain_plan::render::{Owner, owner};
 
-use crate::{proxy::Failure, verify::write::whole};
+use crate::{proxy::Failure, verify::write::write_atomically};
 
 /// The most bytes of an existing file that are read.
 const FILE_BYTES_MAX: u64 = 64 << 20;
@@ -89,7 +89,7 @@ impl<'a> Files<'a> {
         match is_ours || self.is_forced {
             true => self.put(name, text, existing),
             false => {
-                self.tell(name, "left");
+                self.add_outcome(name, "left");
                 Ok(())
             }
         }
@@ -107,13 +107,13 @@ impl<'a> Files<'a> {
             fs::create_dir_all(self.folder).map_err(|error| {
                 Failure::Unavailable(format!("cannot create {folder}: {error}"))
             })?;
-            whole(&self.folder.join(name), text)?;
+            write_atomically(&self.folder.join(name), text)?;
         }
-        self.tell(name, state);
+        self.add_outcome(name, state);
         Ok(())
     }
 
-    fn tell(&mut self, name: &str, state: &'static str) {
+    fn add_outcome(&mut self, name: &str, state: &'static str) {
         let path = self.folder.join(name);
         self.outcomes.push(Outcome { path, state });
     }

@@ -13,14 +13,20 @@ pub(super) fn rows(records: &[Value], is_first: bool) {
         say(row(["ID", "STATE", "DETAIL", "TIME LEFT", "FENCE"]));
     }
     for record in records {
-        let text = |name: &str| word(&record[name]);
+        let text = |name: &str| value_text(&record[name]);
         let what = match record["state"].as_str() {
             Some("completed") => format!("{}, {} bytes", text("status"), text("body_bytes")),
             Some("indeterminate") => text("reason"),
             Some("in-flight") => format!("attempt {}", text("attempts")),
             _ => "-".into(),
         };
-        let cells = [text("id"), text("state"), what, left(record), text("fence")];
+        let cells = [
+            text("id"),
+            text("state"),
+            what,
+            time_left(record),
+            text("fence"),
+        ];
         say(row(cells.each_ref().map(String::as_str)));
     }
 }
@@ -31,7 +37,7 @@ fn row([id, state, what, left, fence]: [&str; 5]) -> String {
 }
 
 /// The time until the record's next change of state.
-fn left(record: &Value) -> String {
+fn time_left(record: &Value) -> String {
     let times = [
         ("lease_left_seconds", "lease"),
         ("settle_left_seconds", "settles"),
@@ -61,7 +67,7 @@ pub(super) fn record(record: &Value) {
     }
     for part in ["headers", "trailers"] {
         for pair in record[part].as_array().into_iter().flatten() {
-            let (name, value) = (word(&pair[0]), word(&pair[1]));
+            let (name, value) = (value_text(&pair[0]), value_text(&pair[1]));
             say(format_args!("{part:22}{name}: {value}"));
         }
     }
@@ -80,13 +86,13 @@ fn is_part(name: &str) -> bool {
 fn fact(name: &str, value: &Value) {
     let (name, value) = match name.strip_suffix("_seconds") {
         Some(name) => (name, span(value).unwrap_or_default()),
-        None => (name, word(value)),
+        None => (name, value_text(value)),
     };
     say(format_args!("{:22}{value}", name.replace('_', " ")));
 }
 
 /// A value as text, on a terminal.
-pub(super) fn word(value: &Value) -> String {
+pub(super) fn value_text(value: &Value) -> String {
     match value {
         Value::Null => "-".into(),
         Value::String(text) => harmless(text),

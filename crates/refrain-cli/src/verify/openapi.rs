@@ -8,7 +8,7 @@ use std::{
 use refrain_openapi::{Document, Kind, sample};
 use refrain_verify::verify::{self, Operation, OperationReport, Plan, Trouble};
 
-use super::{Args, is_agreed, tell};
+use super::{Args, is_agreed, print_status};
 use crate::proxy::Failure;
 
 /// The most operations in one run.
@@ -75,12 +75,12 @@ pub(super) fn read(args: &Args, plan: &mut Plan) -> Result<Option<Described>, Fa
     }
     let described = choose(args, &document, &options).map_err(bad)?;
     match described.chosen.is_empty() {
-        true => Err(bad(none(path, &described))),
+        true => Err(bad(describe_left_out(path, &described))),
         false => Ok(Some(described)),
     }
 }
 
-fn none(path: &std::path::Path, described: &Described) -> String {
+fn describe_left_out(path: &std::path::Path, described: &Described) -> String {
     let why = described.left_out.iter().map(|it| {
         let why = it.left_out.as_deref().unwrap_or_default();
         format!("\n  {}: {why}", it.operation)
@@ -156,13 +156,13 @@ fn chosen(
             options.given.insert(name.clone(), CREATED.into());
             (sample::request(operation, &options)?, Some(parent))
         }
-        many => return Err(needs(many)),
+        many => return Err(describe_needed_params(many)),
     };
     let operation = filled(args, operation, made)?;
     Ok(Chosen { operation, parent })
 }
 
-fn needs(names: &[String]) -> String {
+fn describe_needed_params(names: &[String]) -> String {
     let give: Vec<_> = names
         .iter()
         .map(|name| format!("--param {name}=…"))
@@ -183,10 +183,10 @@ fn parent(
     let creates = all
         .iter()
         .find(|it| it.kind() == Kind::Path && it.method() == "POST" && it.path() == front);
-    let creates = creates.ok_or_else(|| needs(&[name.to_owned()]))?;
+    let creates = creates.ok_or_else(|| describe_needed_params(&[name.to_owned()]))?;
     let made = sample::request(creates, options);
     let made = made.ok().filter(|made| made.needs.is_empty());
-    let made = made.ok_or_else(|| needs(&[name.to_owned()]))?;
+    let made = made.ok_or_else(|| describe_needed_params(&[name.to_owned()]))?;
     let mut plain = filled(args, creates, made)?;
     if args.body.is_some() {
         plain.body.clear();
@@ -225,15 +225,15 @@ fn filled(
 impl Described {
     /// Prints the requests that would be sent.
     pub(super) fn show(&self, args: &Args, plan: &Plan) {
-        tell(args, format!("{}: requests to send", plan.target));
+        print_status(args, format!("{}: requests to send", plan.target));
         for chosen in &self.chosen {
             let operation = &chosen.operation;
             let name = chosen.parent.as_ref().map_or("", |(name, _)| name);
             let path = operation.path.replace(CREATED, &format!("{{{name}}}"));
-            tell(args, format!("\n  {} {path}", operation.method));
+            print_status(args, format!("\n  {} {path}", operation.method));
             if let Some((name, parent)) = &chosen.parent {
                 let first = parent.name();
-                tell(
+                print_status(
                     args,
                     format!(
                         "    {{{name}}} is taken from the response to {first}, which is sent once before"
@@ -243,24 +243,24 @@ impl Described {
             let kind = operation.headers.iter();
             let kind = kind.filter(|(name, _)| name.eq_ignore_ascii_case("content-type"));
             for (_, value) in kind {
-                tell(args, format!("    Content-Type: {value}"));
+                print_status(args, format!("    Content-Type: {value}"));
             }
-            tell(args, format!("    {}: …", operation.key_header));
+            print_status(args, format!("    {}: …", operation.key_header));
             let body = String::from_utf8_lossy(&operation.body);
             let shown: String = body.chars().take(SHOWN_CHARS_MAX).collect();
             let cut = if shown.len() < body.len() { "…" } else { "" };
             if !shown.is_empty() {
-                tell(args, format!("    {shown}{cut}"));
+                print_status(args, format!("    {shown}{cut}"));
             }
         }
         for operation in &self.left_out {
             let why = operation.left_out.as_deref().unwrap_or_default();
-            tell(
+            print_status(
                 args,
                 format!("\n  left out: {}: {why}", operation.operation),
             );
         }
-        tell(args, "");
+        print_status(args, "");
     }
 
     /// Asks whether the operations may be sent; returns the exit code if not.
@@ -306,11 +306,14 @@ impl Described {
                     plan.operations.push(operation);
                 }
                 Ok(id) => {
-                    let why = format!("`{id}` is not valid in a path; {}", needs(&[name]));
+                    let why = format!(
+                        "`{id}` is not valid in a path; {}",
+                        describe_needed_params(&[name])
+                    );
                     left_out.push(OperationReport::left_out(operation.name(), why));
                 }
                 Err(Trouble::Plan(why)) => {
-                    let why = format!("{}: {why}", needs(&[name]));
+                    let why = format!("{}: {why}", describe_needed_params(&[name]));
                     left_out.push(OperationReport::left_out(operation.name(), why));
                 }
                 Err(trouble) => return Err(trouble),

@@ -12,7 +12,7 @@ use refrain_verify::verify::{
     worker::{self, File, Lines, Plan, Template},
 };
 
-use super::{Args, agree, bad, counting, progress, seed, tell, time, trouble, trust};
+use super::{Args, agree, bad, counting, print_status, progress, seed, time, trouble, trust};
 use crate::proxy::Failure;
 
 /// Flags for consumers.
@@ -74,11 +74,11 @@ pub(super) async fn run(args: &Args) -> Result<Report, Failure> {
         .as_ref()
         .or(file.dead_letter.as_ref())
     {
-        Some(queue) => Some(dead(plan.broker.as_str(), queue, plan.seed).await?),
+        Some(queue) => Some(open_dead_letters(plan.broker.as_str(), queue, plan.seed).await?),
         None => None,
     };
     let place = format!("{} at {}, seed {}", plan.queue, plan.broker, plan.seed);
-    tell(args, place);
+    print_status(args, place);
     let lines = Lines { publisher, dead };
     let mut named = String::new();
     let report = worker::run(&plan, &lines, |template, case| {
@@ -88,7 +88,11 @@ pub(super) async fn run(args: &Args) -> Result<Report, Failure> {
 }
 
 /// Opens the queue of dead letters under its own consumer name: with brokers that give every consumer all messages, no other consumer loses any.
-async fn dead(broker: &str, queue: &str, seed: u64) -> Result<Arc<dyn Broker>, Failure> {
+async fn open_dead_letters(
+    broker: &str,
+    queue: &str,
+    seed: u64,
+) -> Result<Arc<dyn Broker>, Failure> {
     let source = Source::new(broker, queue, format!("refrain-verify-{seed}"));
     Ok(refrain_brokers::open(&source).await?)
 }

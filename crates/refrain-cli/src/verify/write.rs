@@ -19,23 +19,23 @@ pub(super) fn all(args: &Args, report: &Report) -> Result<(), Failure> {
     let json = || serde_json::to_string_pretty(report).unwrap_or_default() + "\n";
     match args.json.as_deref() {
         Some(path) if path == Path::new("-") => say(json().trim_end()),
-        Some(path) => whole(path, &json())?,
+        Some(path) => write_atomically(path, &json())?,
         None => {}
     }
     if let Some(path) = &args.junit {
-        whole(path, &junit(report))?;
+        write_atomically(path, &junit(report))?;
     }
     if let Some(path) = &args.sarif {
-        whole(path, &format!("{:#}\n", sarif(report)))?;
+        write_atomically(path, &format!("{:#}\n", sarif(report)))?;
     }
     if let Some(path) = &args.html {
-        whole(path, &html(report))?;
+        write_atomically(path, &html(report))?;
     }
     Ok(())
 }
 
 /// Writes a file atomically: to a temporary file in the same folder, which is then renamed.
-pub(crate) fn whole(path: &Path, text: &str) -> Result<(), Failure> {
+pub(crate) fn write_atomically(path: &Path, text: &str) -> Result<(), Failure> {
     let folder = path.parent().filter(|folder| *folder != Path::new(""));
     let written = || {
         let mut file = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))?;

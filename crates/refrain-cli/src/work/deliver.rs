@@ -87,11 +87,11 @@ impl Delivery {
 
     /// Makes one attempt.
     pub(super) async fn deliver(&self, job: Job) -> Result<Outcome, Failure> {
-        let request = self.request(&job);
+        let request = self.build_request(&job);
         let mut forward = self.forward.clone();
         let called = async {
             let Ok(response) = forward.call(request).await;
-            ended(response).await
+            read_outcome(response).await
         };
         match tokio::time::timeout(self.timeout, called).await {
             Ok(ended) => ended,
@@ -102,7 +102,7 @@ impl Delivery {
         }
     }
 
-    fn request(&self, job: &Job) -> Request<Body<Empty<Bytes>>> {
+    fn build_request(&self, job: &Job) -> Request<Body<Empty<Bytes>>> {
         // A granted body: `deliver` applies the timeout itself, and no upgrade is allowed.
         let body = Body::full(job.message.payload.clone()).granted();
         let mut request = Request::new(body);
@@ -169,7 +169,7 @@ fn pass_on(message: &Message, headers: &mut HeaderMap) {
 }
 
 /// The outcome of a response: 2xx is handled; 4xx is rejected, except refusals for now; anything else is retried.
-async fn ended(response: Response<UpstreamBody>) -> Result<Outcome, Failure> {
+async fn read_outcome(response: Response<UpstreamBody>) -> Result<Outcome, Failure> {
     if let Some(lost) = response.extensions().get::<Lost>() {
         return Err(match *lost {
             Lost::NotSent => Failure::retry("cannot connect to the target").without_effect(),

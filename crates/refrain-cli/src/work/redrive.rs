@@ -36,7 +36,7 @@ pub(super) async fn redrive(args: &Args) -> Result<(), Failure> {
             continue;
         };
         let redriven = tokio::select! {
-            redriven = of(worker, dead_letter, &engine, args.at_most) => redriven,
+            redriven = redrive_worker(worker, dead_letter, &engine, args.at_most) => redriven,
             () = signals.next() => {
                 say("stopped; dead letters that were not redriven stay in their queue");
                 return Ok(());
@@ -54,13 +54,17 @@ pub(super) async fn redrive(args: &Args) -> Result<(), Failure> {
         return Ok(());
     }
     for (worker, dead_letter, it) in done {
-        say(format!("worker {}: {}", worker.name, told(dead_letter, it)));
+        say(format!(
+            "worker {}: {}",
+            worker.name,
+            describe_redriven(dead_letter, it)
+        ));
     }
     Ok(())
 }
 
 /// Redrives the dead letters of one worker.
-async fn of(
+async fn redrive_worker(
     worker: &WorkerSettings,
     dead_letter: &str,
     engine: &Engine,
@@ -82,7 +86,7 @@ async fn of(
     redriven
 }
 
-fn told(dead_letter: &str, it: Redriven) -> String {
+fn describe_redriven(dead_letter: &str, it: Redriven) -> String {
     if it == Redriven::default() {
         return format!("no dead letters in {dead_letter}");
     }

@@ -53,7 +53,7 @@ pub(super) fn before_work(project: &Project, file: usize) -> Vec<Hit> {
         let after = work.iter().find(|at| work::follows(source, ack, **at));
         if let Some(after) = after.filter(|_| !before) {
             let note = format!("`{}` comes only after it", source.items[*after].name);
-            hits.push(Hit::new(money::place(source, ack), note));
+            hits.push(Hit::new(money::position_of_call(source, ack), note));
         }
     }
     hits

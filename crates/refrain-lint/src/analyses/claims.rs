@@ -36,8 +36,8 @@ pub(super) fn check_then_act(project: &Project, file: usize) -> Vec<Hit> {
     let mut marks = None;
     for get in source.of(Role::Call) {
         let item = &source.items[get];
-        let asks =
-            names::fits_any(&item.name, &project.words.stores.gets) && asked(source, get).len() > 2;
+        let asks = names::fits_any(&item.name, &project.words.stores.gets)
+            && lookup_span(source, get).len() > 2;
         // Top-level code of a file counts as one function.
         let function = source.method(get);
         if !asks || seen.contains(&function) {
@@ -74,7 +74,7 @@ pub(super) fn check_then_act(project: &Project, file: usize) -> Vec<Hit> {
         let place = match names::has_any(source.low(&item.value), &KEYED)
             || !names::has_any(source.low(&(item.span.start..item.value.start)), &KEYED)
         {
-            true => money::place(source, get),
+            true => money::position_of_call(source, get),
             false => item.at(),
         };
         hits.push(Hit::new(place, note));
@@ -101,7 +101,7 @@ pub(super) fn is_shared(base: &str) -> bool {
 }
 
 /// Byte range of what a call looks up: its arguments, or the chain before a bare `.first()` or a `.First(&found)`.
-pub(super) fn asked(file: &File, call: usize) -> Span {
+pub(super) fn lookup_span(file: &File, call: usize) -> Span {
     const CHAIN_BYTES_MAX: usize = 400;
     let item = &file.items[call];
     let chain = item.span.start..item.value.start;
@@ -169,7 +169,7 @@ pub(super) fn reads_header(file: &File, call: usize) -> bool {
 pub(super) fn is_keyed(project: &Project, file: usize, call: usize) -> bool {
     let source = &project.files[file];
     let item = &source.items[call];
-    if names::has_any(source.low(&asked(source, call)), &KEYED)
+    if names::has_any(source.low(&lookup_span(source, call)), &KEYED)
         || names::has_any(&item.base, &["*idempot", "*dedup"])
         || names::has_any(&item.base, &["*processed", "*seen"]) && is_shared(&item.base)
         || names::has_any(item.tail(), &["*idempot", "*eventid", "*messageid"])

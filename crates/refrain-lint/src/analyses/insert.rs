@@ -69,7 +69,7 @@ pub(super) fn without_conflict(project: &Project, file: usize) -> Vec<Hit> {
         hits.push(if project.schema.knows(&table) {
             hit
         } else {
-            hit.with(Severity::Hint)
+            hit.with_severity(Severity::Hint)
         });
     }
     hits
@@ -99,7 +99,7 @@ fn models(project: &Project, file: usize) -> Vec<Hit> {
         let says_unique = |it: &File| names::has_any(&it.lower, &["*unique", "primary"]);
         if makes && !refused && files().any(|it| defines(it, name)) && !files().any(says_unique) {
             let note = "nothing in this project makes the key of this model unique";
-            hits.push(Hit::new(super::money::place(source, call), note));
+            hits.push(Hit::new(super::money::position_of_call(source, call), note));
         }
     }
     hits

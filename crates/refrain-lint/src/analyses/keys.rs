@@ -208,7 +208,7 @@ fn judge(project: &Project, file: usize, slot: &Slot) -> Option<(&'static str, H
     Some((
         "clock",
         if is_day {
-            hit.with(Severity::Hint)
+            hit.with_severity(Severity::Hint)
         } else {
             hit
         },
@@ -268,7 +268,7 @@ fn judge_mint(
                 site,
                 format!("{who} runs for each request, retries included"),
             )
-            .with(Severity::Warning),
+            .with_severity(Severity::Warning),
         ));
     }
     let item = &source.items[slot.item];
@@ -283,7 +283,7 @@ fn judge_mint(
             site,
             "it is not stored before the call: after a crash or a timeout the key is lost",
         );
-        return Some(("attempt", hit.with(Severity::Hint)));
+        return Some(("attempt", hit.with_severity(Severity::Hint)));
     }
     None
 }

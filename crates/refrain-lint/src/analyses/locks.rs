@@ -27,7 +27,7 @@ pub(super) fn without_owner(project: &Project, file: usize) -> Vec<Hit> {
         let item = &source.items[call];
         if item.tail() == "forcerelease" {
             hits.push(Hit::new(
-                money::place(source, call),
+                money::position_of_call(source, call),
                 "the current holder of the lock loses it",
             ));
             continue;
@@ -46,7 +46,7 @@ pub(super) fn without_owner(project: &Project, file: usize) -> Vec<Hit> {
             continue;
         }
         hits.push(Hit::new(
-            money::place(source, call),
+            money::position_of_call(source, call),
             "after the lock lapsed, this deletes the lock of the next holder",
         ));
     }

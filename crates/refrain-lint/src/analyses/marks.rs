@@ -17,7 +17,7 @@ pub(super) fn before_work(project: &Project, file: usize) -> Vec<Hit> {
                 "`{}` comes only after it: if that fails, the mark stays and the message is lost",
                 source.items[after].name
             );
-            Hit::new(money::place(source, mark), note)
+            Hit::new(money::position_of_call(source, mark), note)
         })
         .collect()
 }

@@ -13,15 +13,18 @@ pub(super) fn without_key(project: &Project, file: usize) -> Vec<Hit> {
                     "`{}` of {} is called without a key",
                     source.items[call].name, sdk.name
                 );
-                hits.push(Hit::new(place(source, call), note));
+                hits.push(Hit::new(position_of_call(source, call), note));
             }
         } else if is_money_post(project, file, call)
             && !calls::has_key(project, file, call)
             && retries::retried(project, file, call).is_none()
         {
             hits.push(
-                Hit::new(place(source, call), "the URL is one that moves money")
-                    .with(Severity::Warning),
+                Hit::new(
+                    position_of_call(source, call),
+                    "the URL is one that moves money",
+                )
+                .with_severity(Severity::Warning),
             );
         }
     }
@@ -37,7 +40,7 @@ fn later_part(project: &Project, file: usize, call: usize) -> bool {
 }
 
 /// Position to report for a call: its own name in the call chain.
-pub(super) fn place(file: &crate::file::File, call: usize) -> usize {
+pub(super) fn position_of_call(file: &crate::file::File, call: usize) -> usize {
     let item = &file.items[call];
     let text = &file.text[item.span.start..item.value.start];
     let head = text.trim_end();

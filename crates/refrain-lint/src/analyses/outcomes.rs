@@ -61,15 +61,22 @@ pub(super) fn kept(project: &Project, file: usize) -> Vec<Hit> {
                         &source.lower,
                         &["*at-least-once", "*at_least_once", "*atleastonce"],
                     );
-                let hit = Hit::new(money::place(source, set), note);
-                hits.push(if again { hit } else { hit.with(Severity::Hint) });
+                let hit = Hit::new(money::position_of_call(source, set), note);
+                hits.push(if again {
+                    hit
+                } else {
+                    hit.with_severity(Severity::Hint)
+                });
             }
             None if keeps_status(project, file, set)
                 && !is_state(text)
                 && !looks_at_status(source, set) =>
             {
                 let note = "the response is stored with any status: every retry gets a stored 503";
-                hits.push(Hit::new(money::place(source, set), note).with(Severity::Hint));
+                hits.push(
+                    Hit::new(money::position_of_call(source, set), note)
+                        .with_severity(Severity::Hint),
+                );
             }
             None => {}
         }
@@ -121,7 +128,7 @@ pub(super) fn dropped(project: &Project, file: usize) -> Vec<Hit> {
         if moves_money(project, file, place, delete) {
             let note =
                 "the call may have taken effect: without the claim the next retry repeats it";
-            hits.push(Hit::new(money::place(source, delete), note));
+            hits.push(Hit::new(money::position_of_call(source, delete), note));
         }
     }
     hits

@@ -49,7 +49,7 @@ pub(super) fn in_transaction(project: &Project, file: usize) -> Vec<Hit> {
                 "its helper publishes"
             };
             hits.push(Hit::new(
-                money::place(source, call),
+                money::position_of_call(source, call),
                 format!("{how} before the commit, and is not undone by a rollback"),
             ));
         }

@@ -61,8 +61,8 @@ pub(super) fn on_closed(project: &Project, file: usize) -> Vec<Hit> {
         if !matches!(item.role, Role::If | Role::Catch) {
             continue;
         }
-        let closed = said(source, &item.value, &CLOSED);
-        let perhaps = || said(source, &item.value, &PERHAPS);
+        let closed = find_first_word(source, &item.value, &CLOSED);
+        let perhaps = || find_first_word(source, &item.value, &PERHAPS);
         let Some(said) = closed.or_else(perhaps) else {
             continue;
         };
@@ -101,7 +101,7 @@ fn predicate(project: &Project, file: usize, function: usize, hits: &mut Vec<Hit
         return;
     }
     let looks_at_method = names::has_any(source.low(&item.span), &["*method", "*idempot"]);
-    if let Some(said) = said(source, &item.value, &CLOSED).filter(|_| !looks_at_method) {
+    if let Some(said) = find_first_word(source, &item.value, &CLOSED).filter(|_| !looks_at_method) {
         let posts = source
             .of(Role::Call)
             .any(|call| calls::is_post(project, file, call));
@@ -124,11 +124,11 @@ fn push(hits: &mut Vec<Hit>, file: &File, at: usize, certain: bool) {
     hits.push(if certain {
         hit
     } else {
-        hit.with(Severity::Hint)
+        hit.with_severity(Severity::Hint)
     });
 }
 
-fn said(file: &File, span: &Span, words: &[&str]) -> Option<usize> {
+fn find_first_word(file: &File, span: &Span, words: &[&str]) -> Option<usize> {
     let text = file.low(span);
     words
         .iter()

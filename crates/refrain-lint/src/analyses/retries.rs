@@ -26,8 +26,12 @@ pub(super) fn without_key(project: &Project, file: usize) -> Vec<Hit> {
         if calls::has_key(project, file, call) {
             continue;
         }
-        let hit = Hit::new(money::place(source, call), why);
-        hits.push(if sure { hit } else { hit.with(Severity::Hint) });
+        let hit = Hit::new(money::position_of_call(source, call), why);
+        hits.push(if sure {
+            hit
+        } else {
+            hit.with_severity(Severity::Hint)
+        });
     }
     hits
 }

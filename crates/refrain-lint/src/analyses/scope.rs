@@ -28,7 +28,7 @@ pub(super) fn of_nobody(project: &Project, file: usize) -> Vec<Hit> {
             || nx.iter().any(|it| names::fits(&item.name, it));
         let function = source.method(call);
         if !stores
-            || asked(source, call).is_empty()
+            || lookup_spans(source, call).is_empty()
             || claims::reads_header(source, call)
             || seen.contains(&function)
         {
@@ -37,7 +37,7 @@ pub(super) fn of_nobody(project: &Project, file: usize) -> Vec<Hit> {
         if comes_from_header(project, file, call) && !is_scoped(project, file, call) {
             seen.push(function);
             hits.push(Hit::new(
-                money::place(source, call),
+                money::position_of_call(source, call),
                 "two callers with the same key share one record",
             ));
         }
@@ -46,12 +46,12 @@ pub(super) fn of_nobody(project: &Project, file: usize) -> Vec<Hit> {
 }
 
 /// Byte ranges of what a call looks up: its arguments, or the chain before a bare `.first()`.
-fn asked(file: &File, call: usize) -> Vec<Span> {
+fn lookup_spans(file: &File, call: usize) -> Vec<Span> {
     let item = &file.items[call];
     if !item.args.is_empty() {
         return item.args.iter().map(|arg| arg.span.clone()).collect();
     }
-    let chain = claims::asked(file, call);
+    let chain = claims::lookup_span(file, call);
     let says = file.low(&chain).contains("where");
     says.then_some(chain).into_iter().collect()
 }
@@ -59,7 +59,7 @@ fn asked(file: &File, call: usize) -> Vec<Span> {
 /// Whether an argument contains the key that the caller sent.
 fn comes_from_header(project: &Project, file: usize, call: usize) -> bool {
     let source = &project.files[file];
-    asked(source, call).iter().any(|span| {
+    lookup_spans(source, call).iter().any(|span| {
         let reach = project.reach(file, span);
         let near = reach.pieces.iter().filter(|piece| {
             matches!(piece.kind, Kind::Own | Kind::Variable) && piece.span.len() < 240

@@ -18,8 +18,8 @@ pub(super) fn shorter(project: &Project, file: usize) -> Vec<Hit> {
         if ttl < window && !hits.iter().any(|hit| hit.at == at) {
             let note = format!(
                 "kept for {}, but {who} lasts for {}",
-                spoken(ttl),
-                spoken(window)
+                describe_duration(ttl),
+                describe_duration(window)
             );
             hits.push(Hit::new(at, note));
         }
@@ -193,7 +193,7 @@ fn resolved(project: &Project, file: usize, span: &crate::item::Span) -> String 
         .unwrap_or_default()
 }
 
-fn spoken(seconds: f64) -> String {
+fn describe_duration(seconds: f64) -> String {
     match seconds {
         s if s >= 172_800.0 => format!("{:.0} days", s / 86_400.0),
         s if s >= 7_200.0 => format!("{:.0} hours", s / 3_600.0),

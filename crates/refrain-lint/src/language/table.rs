@@ -6,7 +6,7 @@ use crate::item::Role::{self, *};
 type Table = &'static [(Role, &'static [&'static str])];
 
 /// Role table of a language.
-pub(super) fn of(lang: Lang) -> Table {
+pub(super) fn role_table(lang: Lang) -> Table {
     match lang {
         Lang::Python => PYTHON,
         Lang::JavaScript | Lang::TypeScript | Lang::Tsx => JAVASCRIPT,

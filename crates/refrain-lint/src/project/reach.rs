@@ -117,10 +117,10 @@ impl Project {
                 if is_param && !params.contains(&name) {
                     params.push(name.clone());
                 }
-                given(piece, file, *function, &name, open) || is_param
+                add_assigned(piece, file, *function, &name, open) || is_param
             });
             if !found {
-                outer(piece, file, &name, open);
+                add_outer(piece, file, &name, open);
                 self.bare_call(piece, &name, open);
             }
         }
@@ -175,7 +175,13 @@ impl Project {
 }
 
 /// Adds what a function assigns to one of its variables before the piece, or writes into it.
-fn given(piece: &Piece, file: &File, function: usize, name: &str, open: &mut Vec<Piece>) -> bool {
+fn add_assigned(
+    piece: &Piece,
+    file: &File,
+    function: usize,
+    name: &str,
+    open: &mut Vec<Piece>,
+) -> bool {
     let body = file.items[function].span.clone();
     let mut found = false;
     for at in file.within(&body) {
@@ -231,7 +237,7 @@ fn is_fallback(file: &File, assign: usize, name: &str) -> bool {
 }
 
 /// Adds values of a variable of the file, a constant, or a field of the class.
-fn outer(piece: &Piece, file: &File, name: &str, open: &mut Vec<Piece>) {
+fn add_outer(piece: &Piece, file: &File, name: &str, open: &mut Vec<Piece>) {
     let mut found = 0;
     for at in file.of(Role::Assign) {
         let item = &file.items[at];

@@ -33,11 +33,11 @@ impl<'o> Maker<'o> {
 
     /// Value that satisfies this schema, for a member with this name.
     pub(super) fn value(&self, schema: Schema<'_>, name: &str) -> Node {
-        self.at(schema, name, 0)
+        self.value_at_depth(schema, name, 0)
     }
 
     /// Example with new values for the members that must be unique.
-    pub(super) fn told_apart(&self, example: Node, schema: Schema<'_>) -> Node {
+    pub(super) fn with_unique_members(&self, example: Node, schema: Schema<'_>) -> Node {
         let Node::Map(mut members) = example else {
             return example;
         };
@@ -56,7 +56,7 @@ impl<'o> Maker<'o> {
         word.filter(|_| is_free)
     }
 
-    fn at(&self, schema: Schema<'_>, name: &str, depth: usize) -> Node {
+    fn value_at_depth(&self, schema: Schema<'_>, name: &str, depth: usize) -> Node {
         let Some(left) = self.left.get().checked_sub(1) else {
             return Node::Null;
         };
@@ -64,7 +64,7 @@ impl<'o> Maker<'o> {
         if let Some(word) = self.unique(schema, name) {
             return Node::Text(word);
         }
-        if let Some(said) = said(schema) {
+        if let Some(said) = stated_value(schema) {
             return said;
         }
         let variant = variant(schema);
@@ -72,7 +72,7 @@ impl<'o> Maker<'o> {
             Some("object") => self.object(schema, variant, depth),
             None if variant.is_some() || !schema.properties().is_empty() => {
                 match variant.filter(|it| !is_object(*it)) {
-                    Some(variant) => self.at(variant, name, depth + 1),
+                    Some(variant) => self.value_at_depth(variant, name, depth + 1),
                     None => self.object(schema, variant, depth),
                 }
             }
@@ -113,7 +113,10 @@ impl<'o> Maker<'o> {
             if made.contains_key(name) || !is_wanted || (is_left_out && !is_asked) {
                 continue;
             }
-            made.insert(name.to_owned(), self.at(member, name, depth + 1));
+            made.insert(
+                name.to_owned(),
+                self.value_at_depth(member, name, depth + 1),
+            );
         }
         for name in required {
             let is_described = schema.property(name).is_some();
@@ -129,7 +132,7 @@ impl<'o> Maker<'o> {
         let free = schema.view().get("additionalProperties");
         for at in made.len()..least.min(ITEMS_MAX) {
             let value = match free.filter(|it| it.node().as_map().is_some()) {
-                Some(view) => self.at(Schema::new(view), "", depth + 1),
+                Some(view) => self.value_at_depth(Schema::new(view), "", depth + 1),
                 None => Node::from("sample"),
             };
             made.insert(format!("member{at}"), value);
@@ -147,7 +150,7 @@ impl<'o> Maker<'o> {
         for at in 0..least.min(most).min(ITEMS_MAX) {
             let made = match inner.values().get(at) {
                 Some(value) if is_distinct => value.clone(),
-                _ => self.at(inner, name, depth + 1),
+                _ => self.value_at_depth(inner, name, depth + 1),
             };
             items.push(match (made, is_distinct && at > 0) {
                 (Node::Text(text), true) if inner.values().is_empty() => {
@@ -165,7 +168,7 @@ impl<'o> Maker<'o> {
 }
 
 /// Value that the schema itself states: constant, example, default or first enum value.
-pub(super) fn said(schema: Schema<'_>) -> Option<Node> {
+pub(super) fn stated_value(schema: Schema<'_>) -> Option<Node> {
     let is_there = |node: &&Node| **node != Node::Null;
     let single = |name| keyword(schema, name).filter(is_there);
     let listed = |name| {
@@ -229,7 +232,7 @@ fn name_variant(schema: Schema<'_>, variant: Schema<'_>, made: &mut Map) {
         let text = target.node().as_str().unwrap_or_default();
         text.rsplit('/').next() == Some(name)
     };
-    let is_said = variant.property(member).and_then(said);
+    let is_said = variant.property(member).and_then(stated_value);
     let known = mapped.find(fits).map(|(said, _)| Node::from(said));
     let value = known.or(is_said).unwrap_or_else(|| Node::from(name));
     made.insert(member.to_owned(), value);

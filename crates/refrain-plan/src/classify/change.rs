@@ -63,7 +63,7 @@ fn making(facts: &Facts<'_>, case: &mut Case) {
             format!("its operationId starts with `{}`", facts.id_verb),
         );
     } else if let Some(word) = facts
-        .told_verb(words::MAKING)
+        .leading_verb(words::MAKING)
         .filter(|it| *it != "post" && !facts.is_item && !facts.has_verb())
     {
         case.add(Create, 2, format!("its name starts with `{word}`"));
@@ -127,7 +127,9 @@ fn writing(facts: &Facts<'_>, case: &mut Case) {
     let single = facts
         .noun(facts.tail(), words::SINGLE)
         .filter(|_| !facts.is_item && facts.status != 201)
-        .filter(|_| facts.asked().is_none() && (facts.is_below_item || !facts.answers_values()));
+        .filter(|_| {
+            facts.looked_up_value().is_none() && (facts.is_below_item || !facts.answers_values())
+        });
     let is_one = !is_plural(&facts.last());
     if let Some(word) = single.filter(|_| is_one) {
         case.add(Replace, 4, format!("`{word}` exists once, and is replaced"));
@@ -170,7 +172,7 @@ fn acting(facts: &Facts<'_>, case: &mut Case) {
 }
 
 /// Verb at the start of the id or the summary, if the path has no verb.
-fn told(facts: &Facts<'_>, case: &mut Case) {
+fn weigh_leading_verb(facts: &Facts<'_>, case: &mut Case) {
     let is_one = facts.noun(facts.tail(), words::SINGLE).is_some();
     if facts.has_verb() || facts.is_made() || is_one {
         return;
@@ -183,7 +185,7 @@ fn told(facts: &Facts<'_>, case: &mut Case) {
     let is_list = is_plural(&facts.last()) && !facts.is_item;
     // `Confirm the two amounts` adds nothing to a list if the response is the parent resource.
     let is_added = is_list && is_post && !facts.answers_parent;
-    if let Some(word) = facts.told_verb(words::MOVING).filter(|_| !is_added) {
+    if let Some(word) = facts.leading_verb(words::MOVING).filter(|_| !is_added) {
         let weight = if is_post && !is_list { 4 } else { 5 };
         let class = match words::STARTING.contains(&word) && facts.names_new() {
             true => Create,
@@ -191,7 +193,7 @@ fn told(facts: &Facts<'_>, case: &mut Case) {
         };
         case.add(class, weight, format!("its name starts with `{word}`"));
     }
-    if let Some(word) = facts.told_verb(words::REMOVING).filter(|_| is_post) {
+    if let Some(word) = facts.leading_verb(words::REMOVING).filter(|_| is_post) {
         case.add(Delete, 5, format!("its name starts with `{word}`"));
     }
 }
@@ -212,7 +214,7 @@ fn called(facts: &Facts<'_>, case: &mut Case) {
 
 fn moving(facts: &Facts<'_>, case: &mut Case, weight: i32) {
     acting(facts, case);
-    told(facts, case);
+    weigh_leading_verb(facts, case);
     called(facts, case);
     let Some(word) = facts.verb(words::MOVING).or_else(|| facts.handling()) else {
         return;

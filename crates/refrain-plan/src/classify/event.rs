@@ -122,7 +122,7 @@ fn path(facts: &Facts<'_>, case: &mut Case) {
 /// `refund-result`, `dispute-opened`: the path reports an event, and requests nothing.
 fn happened(facts: &Facts<'_>, case: &mut Case) {
     let is_thing = facts.is_readable || facts.is_managed || facts.is_item || facts.is_in_item;
-    let word = facts.told_at_end();
+    let word = facts.event_word();
     if let Some(word) = word.filter(|_| facts.is_acknowledged && !is_thing) {
         let reason = format!("`{word}` at the end of the path reports an event");
         case.add(Event, 4, reason);

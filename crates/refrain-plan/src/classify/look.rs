@@ -17,8 +17,8 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
         return;
     }
     verb(facts, case);
-    asked(facts, case);
-    told(facts, case);
+    weigh_looked_up_value(facts, case);
+    weigh_leading_verb(facts, case);
     answer(facts, case);
     let is_named = words::LOOKING.contains(&facts.id_verb.as_str()) && facts.handling().is_none();
     if is_named && (facts.verb(words::LOOKING).is_some() || !facts.has_verb()) {
@@ -77,11 +77,11 @@ pub(super) fn weigh(facts: &Facts<'_>, case: &mut Case) {
 }
 
 /// A summary or id such as `Screen a member`, with a response that is not the member.
-fn told(facts: &Facts<'_>, case: &mut Case) {
+fn weigh_leading_verb(facts: &Facts<'_>, case: &mut Case) {
     let is_answered = facts.status == 200 && facts.has_answer && !facts.answers_parent;
     let is_act = facts.has_verb() || facts.names_new() || facts.secret().is_some();
     if let Some(word) = facts
-        .told_verb(words::LOOKING)
+        .leading_verb(words::LOOKING)
         .filter(|_| is_answered && !is_act)
     {
         case.add(Read, 3, format!("its name starts with `{word}`"));
@@ -114,8 +114,10 @@ fn verb(facts: &Facts<'_>, case: &mut Case) {
 }
 
 /// `/transfers/fee`: the response has a fee, the request has none.
-fn asked(facts: &Facts<'_>, case: &mut Case) {
-    let Some(word) = facts.asked() else { return };
+fn weigh_looked_up_value(facts: &Facts<'_>, case: &mut Case) {
+    let Some(word) = facts.looked_up_value() else {
+        return;
+    };
     let reason = format!("`{word}` is requested: only the response contains it");
     case.add(Read, 6, &reason);
     case.add(Monetary, -10, reason);

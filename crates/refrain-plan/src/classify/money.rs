@@ -224,7 +224,7 @@ fn is_asking(facts: &Facts<'_>) -> bool {
     let is_noun = |list| facts.noun(facts.tail(), list).is_some();
     is_noun(words::ASKING)
         || is_noun(words::NEAR_MONEY)
-        || facts.told_verb(words::ASKING).is_some()
+        || facts.leading_verb(words::ASKING).is_some()
         || facts.verb(words::ASKING).is_some()
 }
 

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::{
     class_name, mark,
-    references::{bring_in, rewrite},
+    references::{inline_references, rewrite},
     sealed,
 };
 use crate::{Plan, Planned};
@@ -50,7 +50,7 @@ pub fn annotated(
     references: &str,
 ) -> Result<String, String> {
     let mut root = document.root().clone();
-    bring_in(&mut root, document);
+    inline_references(&mut root, document);
     for planned in plan.operations.iter().filter(|it| it.is_served) {
         let rule = planned
             .pattern

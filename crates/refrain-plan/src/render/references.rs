@@ -6,7 +6,7 @@ use refrain_openapi::{Document, Node, View};
 const DATA: [&str; 4] = ["example", "value", "default", "const"];
 
 /// Inlines referenced paths and operations, because annotations must be in the copy itself.
-pub(super) fn bring_in(root: &mut Node, document: &Document) {
+pub(super) fn inline_references(root: &mut Node, document: &Document) {
     let view = document.view();
     let name = document.name();
     let paths = root.as_map_mut().and_then(|it| it.get_mut("paths"));

@@ -47,7 +47,7 @@ impl Access {
         })
     }
 
-    fn check_near(&self, request: &Request) -> Result<(), Refusal> {
+    fn check_same_site(&self, request: &Request) -> Result<(), Refusal> {
         let host = host(request);
         if self.is_loopback && !host.as_ref().is_some_and(is_loopback) {
             let error = "the Host header is not a loopback address";
@@ -61,7 +61,7 @@ impl Access {
         check_type(request)
     }
 
-    fn check_known(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+    fn check_token(&self, headers: &HeaderMap) -> Result<(), Refusal> {
         let Some(token) = &self.token else {
             return Ok(());
         };
@@ -80,12 +80,12 @@ impl Access {
 }
 
 /// Rejects requests that another site may have caused, and limits the time of every response.
-pub(super) async fn near(
+pub(super) async fn reject_cross_site(
     State(access): State<Arc<Access>>,
     request: Request,
     next: Next,
 ) -> Response {
-    let mut response = match access.check_near(&request) {
+    let mut response = match access.check_same_site(&request) {
         Err(refusal) => refusal.into_response(),
         Ok(()) => match timeout(ANSWER_MAX, next.run(request)).await {
             Ok(response) => response,
@@ -100,12 +100,12 @@ pub(super) async fn near(
 }
 
 /// Rejects requests without the token, if one is set.
-pub(super) async fn known(
+pub(super) async fn require_token(
     State(access): State<Arc<Access>>,
     request: Request,
     next: Next,
 ) -> Response {
-    match access.check_known(request.headers()) {
+    match access.check_token(request.headers()) {
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
     }

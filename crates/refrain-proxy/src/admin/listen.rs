@@ -59,7 +59,7 @@ async fn accept(
         }
         match listener.accept().await {
             Ok((stream, _)) => {
-                connections.spawn(attend(stream, router.clone(), ended.clone()));
+                connections.spawn(serve_connection(stream, router.clone(), ended.clone()));
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept an admin connection");
@@ -75,7 +75,7 @@ fn connections_max() -> usize {
     part.clamp(1, CONNECTIONS_MAX)
 }
 
-async fn attend(stream: TcpStream, router: Router, mut ended: watch::Receiver<()>) {
+async fn serve_connection(stream: TcpStream, router: Router, mut ended: watch::Receiver<()>) {
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_MAX)

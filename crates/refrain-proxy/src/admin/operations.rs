@@ -16,14 +16,14 @@ pub(super) async fn list(State(admin): State<Arc<Admin>>) -> Json<Value> {
         .filter(|operation| operation.guarded)
         .map(|operation| {
             let named = |it: &&Arc<Witness>| it.operation() == operation.name;
-            described(operation, admin.layer.witnesses().find(named))
+            describe(operation, admin.layer.witnesses().find(named))
         })
         .collect();
     let warnings: Vec<_> = admin.layer.policy().warnings().collect();
     Json(json!({ "operations": operations, "warnings": warnings }))
 }
 
-fn described(operation: &Operation, witness: Option<&Arc<Witness>>) -> Value {
+fn describe(operation: &Operation, witness: Option<&Arc<Witness>>) -> Value {
     let promised = operation.terms.guarantee;
     let in_force = match (operation.mode, promised, witness) {
         // Only counted: nothing is refused and nothing replayed.

@@ -38,7 +38,7 @@ pub(super) async fn metrics(State(admin): State<Arc<Admin>>) -> Response {
     let written = admin
         .metrics
         .encode(&mut out)
-        .and_then(|()| text::encode_registry(&mut out, &standing(&admin.layer, census)))
+        .and_then(|()| text::encode_registry(&mut out, &current_metrics(&admin.layer, census)))
         .and_then(|()| text::encode_eof(&mut out));
     match written {
         Ok(()) => {
@@ -54,7 +54,7 @@ pub(super) async fn metrics(State(admin): State<Arc<Admin>>) -> Response {
 }
 
 /// The metrics of the current state.
-fn standing(layer: &RefrainLayer, census: Option<Census>) -> Registry {
+fn current_metrics(layer: &RefrainLayer, census: Option<Census>) -> Registry {
     let engine = layer.engine();
     let mut registry = Registry::with_prefix("refrain");
     registry.register_collector(Box::new(Counted(engine.clone())));
@@ -98,7 +98,7 @@ fn standing(layer: &RefrainLayer, census: Option<Census>) -> Registry {
     }
     let help =
         "1 if a receipt of the exactly-once operation was seen, and its last success had one";
-    registry.register("receipts_proven", help, proven(layer));
+    registry.register("receipts_proven", help, proven_receipts(layer));
     if let Some(census) = census {
         let help =
             "Records by state; an outcome past retention may count as completed until it is swept";
@@ -113,7 +113,7 @@ fn gauge(value: u64) -> Gauge {
     gauge
 }
 
-fn proven(layer: &RefrainLayer) -> Family<[(&'static str, String); 1], Gauge> {
+fn proven_receipts(layer: &RefrainLayer) -> Family<[(&'static str, String); 1], Gauge> {
     let family = Family::<[(&str, String); 1], Gauge>::default();
     for witness in layer.witnesses() {
         let is_proven = witness.standing() == Standing::Proven;

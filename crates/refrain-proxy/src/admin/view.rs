@@ -16,12 +16,12 @@ use serde_json::{Map, Value, json};
 
 /// The record without the contents of its outcome.
 pub(super) fn summary(reading: &Reading) -> Value {
-    Value::Object(described(reading))
+    Value::Object(describe(reading))
 }
 
 /// The record with everything that is stored.
 pub(super) fn whole(reading: &Reading) -> Value {
-    let mut shown = described(reading);
+    let mut shown = describe(reading);
     shown.insert(
         "fingerprint".into(),
         reading.record.fingerprint.to_string().into(),
@@ -37,7 +37,7 @@ pub(super) fn whole(reading: &Reading) -> Value {
     Value::Object(shown)
 }
 
-fn described(reading: &Reading) -> Map<String, Value> {
+fn describe(reading: &Reading) -> Map<String, Value> {
     let Reading { id, record, now } = reading;
     let left = |moment: Timestamp| seconds(moment.left(*now));
     let mut shown = Map::new();
@@ -47,11 +47,11 @@ fn described(reading: &Reading) -> Map<String, Value> {
     shown.insert("fence".into(), fence.into());
     let rest = match &record.state {
         State::InFlight { hold, lease_ends } => {
-            shown.extend(held(hold, *now));
+            shown.extend(describe_hold(hold, *now));
             json!({ "lease_left_seconds": left(*lease_ends) })
         }
         State::Indeterminate { hold, reason } => {
-            shown.extend(held(hold, *now));
+            shown.extend(describe_hold(hold, *now));
             json!({ "reason": reason })
         }
         State::Completed {
@@ -60,7 +60,7 @@ fn described(reading: &Reading) -> Map<String, Value> {
             remember_ends,
             ..
         } => {
-            shown.extend(ended(outcome));
+            shown.extend(describe_outcome(outcome));
             let (retention, remember) = (left(*retention_ends), left(*remember_ends));
             json!({ "retention_left_seconds": retention, "remember_left_seconds": remember })
         }
@@ -72,7 +72,7 @@ fn described(reading: &Reading) -> Map<String, Value> {
     shown
 }
 
-fn held(hold: &Hold, now: Timestamp) -> Map<String, Value> {
+fn describe_hold(hold: &Hold, now: Timestamp) -> Map<String, Value> {
     object(json!({
         "guarantee": hold.guarantee,
         "attempts": hold.attempts,
@@ -81,7 +81,7 @@ fn held(hold: &Hold, now: Timestamp) -> Map<String, Value> {
     }))
 }
 
-fn ended(outcome: &Outcome) -> Map<String, Value> {
+fn describe_outcome(outcome: &Outcome) -> Map<String, Value> {
     object(json!({
         "status": outcome.status(),
         "body_kept": outcome.is_body_kept(),

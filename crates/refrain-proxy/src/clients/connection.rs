@@ -83,7 +83,7 @@ struct Leaving {
 ///
 /// The system call that sends takes most of the time of a replay, and runs far more code than anything else here.
 /// So all ready connections read and decide first, and then all of them send: the code of each phase stays in the processor's cache.
-async fn others_first() {
+async fn yield_to_others() {
     let mut is_last = false;
     poll_fn(|context| match std::mem::replace(&mut is_last, true) {
         true => Poll::Ready(()),
@@ -160,7 +160,7 @@ impl Connection {
                     ConnectionStep::BadHead(refused) => Box::pin(self.refuse(refused)).await?,
                 };
                 match after {
-                    After::Next if self.drained().await => {}
+                    After::Next if self.drain_for_reuse().await => {}
                     After::Next | After::Close => return Box::pin(self.close()).await,
                     After::Over(opened) => return self.hand_over(opened),
                 }
@@ -170,9 +170,9 @@ impl Connection {
 
     async fn refuse(&mut self, refused: RefusedHead) -> io::Result<After> {
         let answer = self.front.refuse(refused.code, refused.why);
-        let mut leaving = self.leaving(answer, RequestTraits::nothing());
+        let mut leaving = self.encode_response(answer, RequestTraits::nothing());
         poll_fn(|context| self.poll_send(&mut leaving, context)).await?;
-        Ok(self.left(leaving))
+        Ok(self.finish_response(leaving))
     }
 
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<io::Result<ConnectionStep>> {
@@ -197,7 +197,7 @@ impl Connection {
             }
             let is_begun = !reading.input.bytes.is_empty();
             if is_begun && self.client.has_timed_out() {
-                return Poll::Ready(Ok(ConnectionStep::BadHead(RefusedHead::late())));
+                return Poll::Ready(Ok(ConnectionStep::BadHead(RefusedHead::timed_out())));
             }
             match is_begun {
                 true => self.client.note_head(),
@@ -231,7 +231,7 @@ impl Connection {
                     head::reuse(parts);
                     // Restarts the idle timeout, because the request waits here.
                     self.client.note_answered();
-                    others_first().await;
+                    yield_to_others().await;
                     let sent = poll_fn(|context| Poll::Ready(self.replay(&replay, asked, context)));
                     match sent.await? {
                         SendProgress::All(after) => return Ok(after),
@@ -244,7 +244,7 @@ impl Connection {
             };
             leaving.opened = opened.filter(|_| leaving.switches);
             poll_fn(|context| self.poll_send(&mut leaving, context)).await?;
-            Ok(self.left(leaving))
+            Ok(self.finish_response(leaving))
         }
     }
 
@@ -256,14 +256,14 @@ impl Connection {
     ) -> Poll<io::Result<Leaving>> {
         if let Poll::Ready(answer) = Pin::new(fronting).poll(context) {
             let Ok(answer) = answer;
-            return Poll::Ready(Ok(self.leaving(answer, asked)));
+            return Poll::Ready(Ok(self.encode_response(answer, asked)));
         }
-        self.say_go_on(context)?;
+        self.send_continue(context)?;
         self.poll_gone(context).map(Err)
     }
 
     /// Sends `100 Continue` once the handler wants the body.
-    fn say_go_on(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+    fn send_continue(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         if !self.is_lent {
             return Ok(());
         }
@@ -286,7 +286,7 @@ impl Connection {
     /// Ready when the client has disconnected. Reads only after the end of the current request, where the next one would start.
     fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
         // Other events wake this task, too. The waker is still registered then, so no further read is needed.
-        if self.is_listening && !self.has_heard() {
+        if self.is_listening && !self.has_input() {
             return Poll::Pending;
         }
         let mut reading = self.inlet.lock();
@@ -304,19 +304,23 @@ impl Connection {
     }
 
     /// Whether the client may have sent bytes or disconnected.
-    fn has_heard(&self) -> bool {
+    fn has_input(&self) -> bool {
         let stream = self.write.stream.as_ref();
         stream.try_io(Interest::READABLE, || Ok(())).is_ok()
     }
 
     /// Encodes the head of a response, which is then ready to be sent.
-    fn leaving(&mut self, answer: Response<FrontResponse>, asked: RequestTraits) -> Leaving {
+    fn encode_response(
+        &mut self,
+        answer: Response<FrontResponse>,
+        asked: RequestTraits,
+    ) -> Leaving {
         let (head, body) = answer.into_parts();
         let size = match body.is_end_stream() {
             true => Some(0),
             false => body.size_hint().exact(),
         };
-        let reply = reply::of(&head, size, asked, self.can_go_on(asked));
+        let reply = reply::from_head(&head, size, asked, self.can_go_on(asked));
         let mut out = self.outgoing();
         let (length, keeps_alive) = reply.write(&mut out, self.client.date(&mut self.date));
         Leaving {
@@ -357,7 +361,7 @@ impl Connection {
             let written = written?;
             if written == out.len() {
                 self.client.note_answered();
-                self.keep(out);
+                self.keep_buffer(out);
                 return Ok(SendProgress::All(After::of(keeps_alive)));
             }
             out.drain(..written);
@@ -403,8 +407,8 @@ impl Connection {
         }
     }
 
-    fn left(&mut self, leaving: Leaving) -> After {
-        self.keep(leaving.sending.into_buffer());
+    fn finish_response(&mut self, leaving: Leaving) -> After {
+        self.keep_buffer(leaving.sending.into_buffer());
         match leaving.opened {
             Some(opened) => After::Over(opened),
             None => After::of(leaving.keeps_alive),
@@ -412,7 +416,7 @@ impl Connection {
     }
 
     /// Keeps the buffer of a response for the next one.
-    fn keep(&mut self, mut spare: Vec<u8>) {
+    fn keep_buffer(&mut self, mut spare: Vec<u8>) {
         if spare.capacity() <= SPARE_BYTES_MAX {
             spare.clear();
             self.spare = spare;
@@ -420,7 +424,7 @@ impl Connection {
     }
 
     /// Prepares the connection for its next request; returns whether it can be reused.
-    async fn drained(&mut self) -> bool {
+    async fn drain_for_reuse(&mut self) -> bool {
         let is_over = !self.is_lent || self.inlet.lock().is_over();
         is_over || self.drain().await
     }

@@ -55,7 +55,7 @@ impl Front {
         mut head: Box<request::Parts>,
         body: ClientBody,
     ) -> Fronted {
-        if let Some(fault) = faults::of(&head, !body.is_end_stream()) {
+        if let Some(fault) = faults::find(&head, !body.is_end_stream()) {
             return Fronted::Making(self.refused(Code::RequestMalformed, fault));
         }
         // Bytes for the tunnel must not be parsed as a request: the connection ends with this response.

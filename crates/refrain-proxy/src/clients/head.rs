@@ -87,7 +87,7 @@ impl RefusedHead {
     }
 
     /// The head did not arrive in time.
-    pub(super) fn late() -> Self {
+    pub(super) fn timed_out() -> Self {
         let why = "The request head did not arrive in time. Nothing was executed.";
         Self::new(Code::RequestTimeout, why)
     }
@@ -180,7 +180,7 @@ fn read<'h>(
     if said.is_chunked && said.length.is_some() {
         parts.headers.remove(header::CONTENT_LENGTH);
     }
-    let asked = asked(&parts, &said);
+    let asked = request_traits(&parts, &said);
     Ok(RequestHead {
         parts,
         framing,
@@ -231,7 +231,7 @@ fn framing(parts: &request::Parts, said: &Said) -> Result<Framing, Broken> {
     }
 }
 
-fn asked(parts: &request::Parts, said: &Said) -> RequestTraits {
+fn request_traits(parts: &request::Parts, said: &Said) -> RequestTraits {
     let is_new = parts.version == Version::HTTP_11;
     // Transfer-Encoding takes precedence; a client that sends Content-Length too gets no second request on this connection.
     let is_twofold = said.is_chunked && said.length.is_some();

@@ -26,7 +26,7 @@ pub(super) struct Reply<'r, F> {
 }
 
 /// The [`Reply`] for the head of a response.
-pub(super) fn of(
+pub(super) fn from_head(
     head: &response::Parts,
     size: Option<u64>,
     asked: RequestTraits,

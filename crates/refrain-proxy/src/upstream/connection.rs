@@ -93,7 +93,11 @@ impl UpstreamConnection {
     /// Sends the rest of a request in a task of its own, while its response is already read.
     ///
     /// The task ends with the client's body, when sending fails, or when the body makes no progress for `patience`.
-    pub(super) fn divide(self, mut sending: Sending<Outgoing>, patience: Duration) -> Self {
+    pub(super) fn send_rest_in_background(
+        self,
+        mut sending: Sending<Outgoing>,
+        patience: Duration,
+    ) -> Self {
         let (read, mut write) = tokio::io::split(Box::new(self.io));
         tokio::spawn(async move {
             let mut has_moved = true;

@@ -82,7 +82,7 @@ pub(crate) async fn exchange(
             return Err(ExchangeFailure::Broken(Broken(message)));
         }
         head.stays_open = false;
-        line = Box::new(line.divide(rest, terms.patience));
+        line = Box::new(line.send_rest_in_background(rest, terms.patience));
     }
     Ok(UpstreamResponse { head, line })
 }

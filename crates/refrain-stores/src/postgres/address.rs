@@ -250,7 +250,7 @@ fn one_login(front: &str) -> String {
 }
 
 fn unreadable(error: &tokio_postgres::Error, has_secret: bool) -> Error {
-    let why = match super::errors::words(error) {
+    let why = match super::errors::describe_error(error) {
         why if has_secret && why.contains("unknown option") => {
             "unknown parameter (percent-encode & in a password as %26)".into()
         }

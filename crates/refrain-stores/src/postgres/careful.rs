@@ -16,11 +16,11 @@ use tokio_postgres::{Client, Statement};
 use super::{
     Time,
     connect::{ANSWER_TIMEOUT, LaneConnection, Prepared, Session},
-    decide::{Decided, Decisions, NO_FENCE, Writing, has_to_be_told, next_fence},
+    decide::{Decided, Decisions, NO_FENCE, Writing, needs_notification, next_fence},
     errors::StatementError,
     job::{Ask, Job, refuse_all},
     pace::Now,
-    quick::{BATCH_MAX, session_silent},
+    quick::{BATCH_MAX, timed_out},
     rows::{self, Id, RecordRow},
     sql::Sql,
 };
@@ -102,16 +102,16 @@ impl CarefulLane {
         };
         let left = match self.peek(&session, batch).await {
             Ok(left) => left,
-            Err((batch, trouble)) => return self.failed(batch, trouble),
+            Err((batch, trouble)) => return self.handle_failure(batch, trouble),
         };
         if left.is_empty() {
             return left;
         }
         let decided = timeout(ANSWER_TIMEOUT, self.decide(&session, &left)).await;
-        let decided = decided.unwrap_or_else(|_| Err(StatementError::Lost(session_silent())));
+        let decided = decided.unwrap_or_else(|_| Err(StatementError::Lost(timed_out())));
         match decided {
             Ok(decided) => self.answer(left, decided),
-            Err(trouble @ StatementError::Lost(_)) => self.failed(left, trouble),
+            Err(trouble @ StatementError::Lost(_)) => self.handle_failure(left, trouble),
             Err(trouble) => {
                 // The transaction is still open: a connection in that state is not used again.
                 self.link.drop_session();
@@ -121,7 +121,7 @@ impl CarefulLane {
     }
 
     /// Handles a failed batch. If the connection broke, each job is retried once; the others fail.
-    fn failed(&mut self, batch: Vec<Job>, trouble: StatementError) -> Vec<Job> {
+    fn handle_failure(&mut self, batch: Vec<Job>, trouble: StatementError) -> Vec<Job> {
         let is_lost = matches!(trouble, StatementError::Lost(_));
         let error = trouble.into_error();
         if is_lost {
@@ -153,13 +153,13 @@ impl CarefulLane {
             };
             let one = [job];
             let decided = timeout(ANSWER_TIMEOUT, self.decide(&session, &one)).await;
-            match decided.unwrap_or_else(|_| Err(StatementError::Lost(session_silent()))) {
+            match decided.unwrap_or_else(|_| Err(StatementError::Lost(timed_out()))) {
                 Ok(decided) => again.extend(self.answer(one.into(), decided)),
                 Err(StatementError::Refused(error)) => {
                     self.link.drop_session();
                     refuse_all(one, &error);
                 }
-                Err(trouble) => again.extend(self.failed(one.into(), trouble)),
+                Err(trouble) => again.extend(self.handle_failure(one.into(), trouble)),
             }
         }
         again
@@ -184,7 +184,7 @@ impl CarefulLane {
         let rows = match timeout(ANSWER_TIMEOUT, client.query(peek, &[&now, &ids])).await {
             Ok(Ok(rows)) => rows,
             Ok(Err(error)) => return Err((batch, error.into())),
-            Err(_) => return Err((batch, StatementError::Lost(session_silent()))),
+            Err(_) => return Err((batch, StatementError::Lost(timed_out()))),
         };
         let mut found = HashMap::with_capacity(rows.len());
         for row in &rows {
@@ -194,7 +194,7 @@ impl CarefulLane {
         }
         let mut left = Vec::new();
         for job in batch {
-            match self.known(&job, &found) {
+            match self.reply_without_lock(&job, &found) {
                 Some(answer) => job.answer(answer),
                 None => left.push(job),
             }
@@ -203,7 +203,7 @@ impl CarefulLane {
     }
 
     /// Reply to a claim that changes nothing; `None` if the row has to be locked.
-    fn known(
+    fn reply_without_lock(
         &self,
         job: &Job,
         found: &HashMap<RecordId, (Result<RecordRow>, Now)>,
@@ -218,7 +218,7 @@ impl CarefulLane {
         };
         let fence = next_fence(Some(&held.record), NO_FENCE);
         let stepped = now.step(Some(held.record.clone()), job.command(fence));
-        let is_told = !has_to_be_told(held, &stepped.reply, self.node);
+        let is_told = !needs_notification(held, &stepped.reply, self.node);
         (stepped.change == Change::Nothing && is_told).then_some(Ok(stepped.reply))
     }
 
@@ -250,7 +250,7 @@ impl CarefulLane {
         let now = self.time.believe(clock.try_get(0)?);
         let mut decisions = Decisions::new(now, session.epoch, clock.try_get(1)?, self.node);
         for row in &rows {
-            decisions.found(rows::id(row)?, rows::read(row));
+            decisions.add_row(rows::id(row)?, rows::read(row));
         }
         for job in batch {
             decisions.decide(job);

@@ -67,10 +67,10 @@ impl PostgresContext {
         &self,
         heard: impl FnMut(AsyncMessage) + Send + 'static,
     ) -> Result<(Wire, ServerFacts)> {
-        let (wire, facts) = self.dial.reach(heard).await?;
+        let (wire, facts) = self.dial.connect_with_facts(heard).await?;
         let settings = facts.settings();
         let set_up = timeout(ANSWER_TIMEOUT, wire.client.batch_execute(&settings)).await;
-        let set_up = set_up.map_err(|_| self.dial.silent())?;
+        let set_up = set_up.map_err(|_| self.dial.timed_out())?;
         set_up.map_err(|error| self.dial.told(&error))?;
         Ok((wire, facts))
     }
@@ -228,14 +228,14 @@ impl<P: Prepared> LaneConnection<P> {
 
     async fn connect(&self) -> Result<Session<P>> {
         let (wire, _) = self.place.connect(|_| ()).await?;
-        let failed = |error| errors::at_start(&error, &self.place.address);
+        let failed = |error| errors::convert_error(&error, &self.place.address);
         let prepared = async {
             let epoch = self.place.learn_epoch(&wire.client).await?;
             Ok((epoch, P::prepare(&wire.client, &self.place.sql).await?))
         };
         let prepared = timeout(ANSWER_TIMEOUT, prepared).await;
         let (epoch, statements) = prepared
-            .map_err(|_| self.place.dial.silent())?
+            .map_err(|_| self.place.dial.timed_out())?
             .map_err(failed)?;
         Ok(Session {
             wire,

@@ -78,7 +78,7 @@ impl Decisions {
         }
     }
 
-    pub(super) fn found(&mut self, id: RecordId, held: Result<RecordRow>) {
+    pub(super) fn add_row(&mut self, id: RecordId, held: Result<RecordRow>) {
         let slot = RowState {
             held: held.map(Some),
             was_there: true,
@@ -114,7 +114,7 @@ impl Decisions {
         let is_waited = was_waited
             || before
                 .as_ref()
-                .is_some_and(|held| has_to_be_told(held, &stepped.reply, self.node));
+                .is_some_and(|held| needs_notification(held, &stepped.reply, self.node));
         if stepped.change == Change::Nothing && is_waited == was_waited {
             return Ok(stepped.reply);
         }
@@ -155,7 +155,7 @@ impl Decisions {
             changes.update(client, writing),
             changes.insert(client, writing),
             changes.delete(client, writing),
-            tell(&self.told, client, writing),
+            notify(&self.told, client, writing),
             client.batch_execute("COMMIT"),
         );
         updated?;
@@ -238,7 +238,7 @@ impl Changed {
     }
 }
 
-async fn tell(
+async fn notify(
     told: &Vec<String>,
     client: &Client,
     writing: &Writing,
@@ -268,7 +268,7 @@ pub(super) fn next_fence(record: Option<&Record>, candidate: Fence) -> Fence {
 }
 
 /// Whether the record has to be marked because a caller waits on another handle than the holder's.
-pub(super) fn has_to_be_told(held: &RecordRow, reply: &Reply, node: i64) -> bool {
+pub(super) fn needs_notification(held: &RecordRow, reply: &Reply, node: i64) -> bool {
     let waits = matches!(reply, Reply::Verdict(Verdict::InFlight { .. }));
     waits && !held.waited && held.holder != Some(node)
 }

@@ -73,7 +73,7 @@ impl Dial {
     /// # Cancellation
     /// Safe to drop.
     pub async fn connect(&self, heard: impl FnMut(AsyncMessage) + Send + 'static) -> Result<Wire> {
-        let (wire, _) = self.reach(heard).await?;
+        let (wire, _) = self.connect_with_facts(heard).await?;
         Ok(wire)
     }
 
@@ -93,17 +93,17 @@ impl Dial {
     /// Converts an error of this server into one that names the fix.
     #[must_use]
     pub fn told(&self, error: &tokio_postgres::Error) -> Error {
-        errors::at_start(error, &self.address)
+        errors::convert_error(error, &self.address)
     }
 
     /// As [`connect`](Self::connect), and returns the server's settings.
-    pub(super) async fn reach(
+    pub(super) async fn connect_with_facts(
         &self,
         heard: impl FnMut(AsyncMessage) + Send + 'static,
     ) -> Result<(Wire, ServerFacts)> {
         let wire = self.open(heard).await?;
         let facts = timeout(ANSWER_TIMEOUT, ServerFacts::read(&wire.client)).await;
-        let facts = facts.map_err(|_| self.silent())?;
+        let facts = facts.map_err(|_| self.timed_out())?;
         let facts = facts.map_err(|error| self.told(&error))?;
         self.check(&facts)?;
         Ok((wire, facts))
@@ -134,7 +134,7 @@ impl Dial {
     ) -> Result<Wire> {
         let connecting = config.connect(self.tls.clone());
         let connected = timeout(self.address.connect_timeout, connecting).await;
-        let connected = connected.map_err(|_| self.silent())?;
+        let connected = connected.map_err(|_| self.timed_out())?;
         let (client, connection) = connected.map_err(|error| self.told(&error))?;
         let task = tokio::spawn(drive(connection, heard)).abort_handle();
         Ok(Wire { client, task })
@@ -161,7 +161,7 @@ impl Dial {
         Err(Error::new(ErrorKind::Unavailable, message))
     }
 
-    pub(super) fn silent(&self) -> Error {
+    pub(super) fn timed_out(&self) -> Error {
         let message = format!(
             "{}: connection timed out; check host, port and firewalls",
             self.address

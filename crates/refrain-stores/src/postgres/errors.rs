@@ -37,7 +37,7 @@ impl StatementError {
 
 impl From<tokio_postgres::Error> for StatementError {
     fn from(error: tokio_postgres::Error) -> Self {
-        Self::new(error.code(), &words(&error))
+        Self::new(error.code(), &describe_error(&error))
     }
 }
 
@@ -71,7 +71,7 @@ fn kind(code: &SqlState) -> ErrorKind {
 }
 
 /// All details of an error on one line. The driver itself prints little more than "db error".
-pub(super) fn words(error: &tokio_postgres::Error) -> String {
+pub(super) fn describe_error(error: &tokio_postgres::Error) -> String {
     if let Some(said) = error.as_db_error() {
         let mut words = format!("{} ({})", said.message(), said.code().code());
         for more in [said.detail(), said.hint()].into_iter().flatten() {
@@ -89,7 +89,7 @@ pub(super) fn words(error: &tokio_postgres::Error) -> String {
 }
 
 /// Error for a store that cannot be opened, with the fix.
-pub(super) fn at_start(error: &tokio_postgres::Error, address: &Address) -> Error {
+pub(super) fn convert_error(error: &tokio_postgres::Error, address: &Address) -> Error {
     let user = address.config.get_user().unwrap_or("the user");
     let database = address.config.get_dbname().unwrap_or(user);
     let schema = &address.schema;
@@ -122,9 +122,9 @@ pub(super) fn at_start(error: &tokio_postgres::Error, address: &Address) -> Erro
             ),
             _ => (ErrorKind::Unavailable, "check the server's log".into()),
         },
-        None => without_code(&error.to_string(), &words(error)),
+        None => without_code(&error.to_string(), &describe_error(error)),
     };
-    Error::new(kind, format!("{address}: {}; {fix}", words(error)))
+    Error::new(kind, format!("{address}: {}; {fix}", describe_error(error)))
 }
 
 /// Errors without a code. The driver distinguishes them only by message.

@@ -61,7 +61,7 @@ async fn listen(place: &PostgresContext, watches: Watches) -> Result<Wire> {
     let listening = wire.client.batch_execute(&place.sql.listen);
     match timeout(ANSWER_TIMEOUT, listening).await {
         Ok(Ok(())) => Ok(wire),
-        Ok(Err(error)) => Err(errors::at_start(&error, &place.address)),
-        Err(_) => Err(super::quick::session_silent()),
+        Ok(Err(error)) => Err(errors::convert_error(&error, &place.address)),
+        Err(_) => Err(super::quick::timed_out()),
     }
 }

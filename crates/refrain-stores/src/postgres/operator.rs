@@ -20,7 +20,7 @@ use super::{
     connect::{ANSWER_TIMEOUT, LaneConnection, PostgresContext, Prepared, Session},
     errors::StatementError,
     pace::Now,
-    quick::session_silent,
+    quick::timed_out,
     rows::{self, Id},
     sql::Sql,
 };
@@ -72,7 +72,7 @@ impl OperatorConnection {
     pub(super) async fn read(&self, id: RecordId) -> Result<Option<Reading>> {
         let now = self.time.now();
         let ids = vec![Id(id.0)];
-        let rows = self.ask(None, &[&now, &ids]).await?;
+        let rows = self.send_statement(None, &[&now, &ids]).await?;
         match rows.first() {
             None => Ok(None),
             Some(row) => self.reading(row, Some(id)),
@@ -118,7 +118,7 @@ impl OperatorConnection {
             let message = format!("the reply is for another record than {id}");
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
-        let now = self.time.believe(row.try_get(20).map_err(failed)?);
+        let now = self.time.believe(row.try_get(20).map_err(convert_error)?);
         let record = now.step(Some(rows::read(row)?.record), Command::Age).record;
         let now = now.believed;
         Ok(record.map(|record| Reading { id, record, now }))
@@ -166,20 +166,20 @@ impl OperatorConnection {
             count(&mut census, &row)?;
         }
         let estimate: i64 = self
-            .one(&sql.estimate, &[])
+            .query_one(&sql.estimate, &[])
             .await?
             .try_get(0)
-            .map_err(failed)?;
+            .map_err(convert_error)?;
         let (text, scale) = match estimate <= COUNTED_MAX {
             true => (&sql.count_ended, 1.0),
             false => (&sql.sample_ended, estimate as f64 / SAMPLE),
         };
         let percent = (100.0 / scale) as f32;
         let ended = match estimate <= COUNTED_MAX {
-            true => self.one(text, &[]).await?,
-            false => self.one(text, &[&percent]).await?,
+            true => self.query_one(text, &[]).await?,
+            false => self.query_one(text, &[&percent]).await?,
         };
-        let counted = |place| ended.try_get::<_, i64>(place).map_err(failed);
+        let counted = |place| ended.try_get::<_, i64>(place).map_err(convert_error);
         census.completed = scaled(counted(0)?, scale);
         census.tombstones = scaled(counted(1)?, scale);
         Ok(census)
@@ -194,8 +194,8 @@ impl OperatorConnection {
                 let batch = room.min(SWEEP_BATCH);
                 let asked = tokio::time::Instant::now();
                 let now = self.believed_now().await?;
-                let row = self.one(text, &[&now, &batch]).await?;
-                let gone: i64 = row.try_get(0).map_err(failed)?;
+                let row = self.query_one(text, &[&now, &batch]).await?;
+                let gone: i64 = row.try_get(0).map_err(convert_error)?;
                 swept += u32::try_from(gone).unwrap_or(0);
                 if gone < i64::from(batch) {
                     break;
@@ -209,8 +209,10 @@ impl OperatorConnection {
     /// Time for a sweep: overrides the database's clock if that is ahead of the believed time.
     async fn believed_now(&self) -> Result<Option<i64>> {
         let (now, fences) = (self.time.now(), 0_i32);
-        let row = self.one(&self.place.sql.clock, &[&now, &fences]).await?;
-        let Now { shown, believed } = self.time.believe(row.try_get(0).map_err(failed)?);
+        let row = self
+            .query_one(&self.place.sql.clock, &[&now, &fences])
+            .await?;
+        let Now { shown, believed } = self.time.believe(row.try_get(0).map_err(convert_error)?);
         Ok(match believed < shown {
             true => Some(believed.0.cast_signed()),
             false => now,
@@ -218,10 +220,10 @@ impl OperatorConnection {
     }
 
     async fn query(&self, text: &str, parameters: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>> {
-        self.ask(Some(text), parameters).await
+        self.send_statement(Some(text), parameters).await
     }
 
-    async fn one(&self, text: &str, parameters: &[&(dyn ToSql + Sync)]) -> Result<Row> {
+    async fn query_one(&self, text: &str, parameters: &[&(dyn ToSql + Sync)]) -> Result<Row> {
         let mut rows = self.query(text, parameters).await?;
         rows.pop().ok_or_else(|| {
             let message = "PostgreSQL returned no row where one was expected";
@@ -231,7 +233,7 @@ impl OperatorConnection {
 
     /// Runs a statement; `None` is the prepared read of records. Retries once if the connection broke, because every
     /// statement here is idempotent.
-    async fn ask(
+    async fn send_statement(
         &self,
         text: Option<&str>,
         parameters: &[&(dyn ToSql + Sync)],
@@ -250,7 +252,7 @@ impl OperatorConnection {
             let trouble = match answered {
                 Ok(Ok(answer)) => return Ok(answer),
                 Ok(Err(error)) => StatementError::from(error),
-                Err(_) => StatementError::Lost(session_silent()),
+                Err(_) => StatementError::Lost(timed_out()),
             };
             match trouble {
                 StatementError::Refused(error) => return Err(error),
@@ -260,7 +262,7 @@ impl OperatorConnection {
                 }
             }
         }
-        Err(lost.unwrap_or_else(session_silent))
+        Err(lost.unwrap_or_else(timed_out))
     }
 
     /// Connects on the store's own runtime, because a caller's runtime may shut down.
@@ -277,7 +279,7 @@ pub(super) fn closed() -> Error {
     Error::new(ErrorKind::Unavailable, "the PostgreSQL store is closed")
 }
 
-fn failed(error: tokio_postgres::Error) -> Error {
+fn convert_error(error: tokio_postgres::Error) -> Error {
     StatementError::from(error).into_error()
 }
 
@@ -293,9 +295,9 @@ fn next_id(id: RecordId) -> Option<[u8; 16]> {
 
 /// Counts a group of open records, after [`Command::Age`] is applied.
 fn count(census: &mut Census, row: &Row) -> Result<()> {
-    let get = |place| row.try_get::<_, Option<i16>>(place).map_err(failed);
-    let flag = |place| row.try_get::<_, Option<bool>>(place).map_err(failed);
-    let alike: i64 = row.try_get(4).map_err(failed)?;
+    let get = |place| row.try_get::<_, Option<i16>>(place).map_err(convert_error);
+    let flag = |place| row.try_get::<_, Option<bool>>(place).map_err(convert_error);
+    let alike: i64 = row.try_get(4).map_err(convert_error)?;
     let alike = u64::try_from(alike).unwrap_or(0);
     let guarantee = get(1)?.and_then(rows::guarantee);
     let (Some(state), Some(guarantee)) = (get(0)?, guarantee) else {

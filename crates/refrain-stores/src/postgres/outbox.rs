@@ -64,16 +64,16 @@ impl Outbox {
     /// Uses the outbox that the transaction's search path finds.
     #[must_use]
     pub fn new() -> Self {
-        Self::at("refrain_outbox".into())
+        Self::with_table("refrain_outbox".into())
     }
 
     /// Uses the outbox in this schema.
     #[must_use]
     pub fn in_schema(schema: &str) -> Self {
-        Self::at(format!("{}.refrain_outbox", super::natural::quoted(schema)))
+        Self::with_table(format!("{}.refrain_outbox", super::natural::quoted(schema)))
     }
 
-    fn at(table: String) -> Self {
+    fn with_table(table: String) -> Self {
         let insert = format!(
             "INSERT INTO {table} (destination, message_id, group_key, content_type, header_names, header_values, payload) \
              VALUES ($1, $2, $3, $4, $5, $6, $7)"
@@ -117,11 +117,11 @@ impl Outbox {
             (&payload, Type::BYTEA),
         ];
         let appended = transaction.execute_typed(&self.insert, &parameters).await;
-        appended.map_err(|error| self.failed(error))?;
+        appended.map_err(|error| self.convert_error(error))?;
         Ok(id)
     }
 
-    fn failed(&self, error: tokio_postgres::Error) -> Error {
+    fn convert_error(&self, error: tokio_postgres::Error) -> Error {
         use tokio_postgres::error::SqlState;
         if error.code() == Some(&SqlState::UNDEFINED_TABLE) {
             let message = format!("table {} does not exist; {CREATE}", self.table);
@@ -157,7 +157,7 @@ pub fn script(address: Option<&str>) -> Result<String> {
 /// Safe to drop; the table may have been created.
 pub async fn migrate(address: &str) -> Result<()> {
     let dial = Dial::new(address)?;
-    let (wire, _) = dial.reach(|_| ()).await?;
+    let (wire, _) = dial.connect_with_facts(|_| ()).await?;
     // Sent as one simple query, which runs in one implicit transaction.
     let limits = "SET lock_timeout = '60s'; SET statement_timeout = '120s'";
     let script = format!("{limits};\n{}", script(Some(address))?);
@@ -228,7 +228,7 @@ fn random_id() -> String {
 }
 
 /// Error while the outbox is opened, with the fix.
-fn at_start(error: &tokio_postgres::Error, address: &Address) -> Error {
+fn convert_error(error: &tokio_postgres::Error, address: &Address) -> Error {
     use tokio_postgres::error::SqlState;
     let (kind, what) = match error.code() {
         Some(&SqlState::UNDEFINED_TABLE | &SqlState::UNDEFINED_COLUMN) => (
@@ -241,9 +241,12 @@ fn at_start(error: &tokio_postgres::Error, address: &Address) -> Error {
             ErrorKind::Invalid,
             "run GRANT SELECT, UPDATE, DELETE ON refrain_outbox TO this role".into(),
         ),
-        _ => return errors::at_start(error, address),
+        _ => return errors::convert_error(error, address),
     };
-    Error::new(kind, format!("{address}: {}: {what}", errors::words(error)))
+    Error::new(
+        kind,
+        format!("{address}: {}: {what}", errors::describe_error(error)),
+    )
 }
 
 #[cfg(test)]

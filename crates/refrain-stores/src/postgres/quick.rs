@@ -84,7 +84,7 @@ impl QuickLane {
                 Err(error) => return refuse_all(batch, &error),
             };
             let sent = timeout(ANSWER_TIMEOUT, self.send(&session, &batch)).await;
-            match sent.unwrap_or_else(|_| Err(StatementError::Lost(session_silent()))) {
+            match sent.unwrap_or_else(|_| Err(StatementError::Lost(timed_out()))) {
                 Ok(done) => return self.answer(batch, &done),
                 // Nothing was applied. One job may be the cause; the careful lane runs each job separately.
                 Err(StatementError::Refused(_)) => {
@@ -207,7 +207,7 @@ fn is_quick(job: &Job) -> bool {
     )
 }
 
-pub(super) fn session_silent() -> refrain::Error {
+pub(super) fn timed_out() -> refrain::Error {
     refrain::Error::new(
         refrain::ErrorKind::Unavailable,
         "PostgreSQL did not respond in time",

@@ -66,7 +66,7 @@ pub(super) fn id(row: &impl Cells) -> Result<RecordId> {
 pub(super) fn read(row: &impl Cells) -> Result<RecordRow> {
     let id = id(row)?;
     let columns = Columns { row, id };
-    let state = match columns.must::<i16>(3)? {
+    let state = match columns.required::<i16>(3)? {
         IN_FLIGHT => State::InFlight {
             hold: columns.hold()?,
             lease_ends: columns.moment(13)?,
@@ -86,15 +86,15 @@ pub(super) fn read(row: &impl Cells) -> Result<RecordRow> {
         },
         _ => return Err(columns.corrupt("unknown state")),
     };
-    let credential = columns.may::<i64>(2)?;
+    let credential = columns.optional::<i64>(2)?;
     Ok(RecordRow {
         record: Record {
-            fingerprint: Fingerprint(columns.must::<Id>(1)?.0),
+            fingerprint: Fingerprint(columns.required::<Id>(1)?.0),
             credential: credential.map(|bits| Credential(bits.to_be_bytes())),
             state,
         },
-        holder: columns.may(17)?,
-        waited: columns.must(18)?,
+        holder: columns.optional(17)?,
+        waited: columns.required(18)?,
     })
 }
 
@@ -104,33 +104,33 @@ struct Columns<'a, R> {
 }
 
 impl<'a, R: Cells> Columns<'a, R> {
-    fn may<T: FromSql<'a>>(&self, place: usize) -> Result<Option<T>> {
+    fn optional<T: FromSql<'a>>(&self, place: usize) -> Result<Option<T>> {
         self.row.cell(place).map_err(unreadable)
     }
 
-    fn must<T: FromSql<'a>>(&self, place: usize) -> Result<T> {
-        let value = self.may(place)?;
+    fn required<T: FromSql<'a>>(&self, place: usize) -> Result<T> {
+        let value = self.optional(place)?;
         value.ok_or_else(|| self.corrupt(&format!("column {place} is NULL")))
     }
 
     fn moment(&self, place: usize) -> Result<Timestamp> {
-        let millis = self.must::<i64>(place)?;
+        let millis = self.required::<i64>(place)?;
         Ok(Timestamp(u64::try_from(millis).unwrap_or(0)))
     }
 
     fn fence(&self) -> Result<Fence> {
         Ok(Fence {
-            epoch: self.must::<i32>(4)?.cast_unsigned(),
-            counter: self.must::<i64>(5)?.cast_unsigned(),
-            nonce: self.must::<i32>(6)?.cast_unsigned(),
+            epoch: self.required::<i32>(4)?.cast_unsigned(),
+            counter: self.required::<i64>(5)?.cast_unsigned(),
+            nonce: self.required::<i32>(6)?.cast_unsigned(),
         })
     }
 
     fn hold(&self) -> Result<Hold> {
-        let guarantee = guarantee(self.must(8)?);
+        let guarantee = guarantee(self.required(8)?);
         Ok(Hold {
             fence: self.fence()?,
-            claimant: Claimant(self.must::<i64>(7)?.cast_unsigned()),
+            claimant: Claimant(self.required::<i64>(7)?.cast_unsigned()),
             guarantee: guarantee.ok_or_else(|| self.corrupt("unknown guarantee"))?,
             attempts: self.count(9)?,
             attempts_max: self.count(10)?,
@@ -140,18 +140,18 @@ impl<'a, R: Cells> Columns<'a, R> {
     }
 
     fn count(&self, place: usize) -> Result<u16> {
-        let count = u16::try_from(self.must::<i32>(place)?);
+        let count = u16::try_from(self.required::<i32>(place)?);
         count.map_err(|_| self.corrupt("invalid attempt counter"))
     }
 
     fn reason(&self) -> Result<Reason> {
-        let code = u8::try_from(self.must::<i16>(14)?).ok();
+        let code = u8::try_from(self.required::<i16>(14)?).ok();
         let reason = code.and_then(Reason::from_code);
         reason.ok_or_else(|| self.corrupt("unknown reason"))
     }
 
     fn outcome(&self) -> Result<Outcome> {
-        let encoded = self.must::<&[u8]>(19)?;
+        let encoded = self.required::<&[u8]>(19)?;
         Outcome::decode(Bytes::copy_from_slice(encoded), self.id)
     }
 

@@ -61,8 +61,8 @@ impl SchemaVersion {
 
 /// Upgrades the tables to this build's version; returns the previous version, if any.
 pub(super) async fn ensure(client: &mut Client, address: &Address) -> Result<Option<i32>> {
-    let failed = |error: tokio_postgres::Error| errors::at_start(&error, address);
-    let found = look(client, address).await?;
+    let failed = |error: tokio_postgres::Error| errors::convert_error(&error, address);
+    let found = read_schema_version(client, address).await?;
     if found != SchemaVersion::Version(VERSION) {
         let transaction = client.transaction().await.map_err(failed)?;
         migrate(&transaction, address).await?;
@@ -74,11 +74,11 @@ pub(super) async fn ensure(client: &mut Client, address: &Address) -> Result<Opt
 
 /// Version of the tables, if they exist.
 pub(super) async fn version(client: &Client, address: &Address) -> Result<Option<i32>> {
-    Ok(look(client, address).await?.version())
+    Ok(read_schema_version(client, address).await?.version())
 }
 
-async fn look(client: &Client, address: &Address) -> Result<SchemaVersion> {
-    let failed = |error: tokio_postgres::Error| errors::at_start(&error, address);
+async fn read_schema_version(client: &Client, address: &Address) -> Result<SchemaVersion> {
+    let failed = |error: tokio_postgres::Error| errors::convert_error(&error, address);
     let schema = address.quoted_schema();
     let tables = "SELECT n.nspname IS NOT NULL, m.oid IS NOT NULL, r.oid IS NOT NULL FROM (SELECT) one \
          LEFT JOIN pg_catalog.pg_namespace n ON n.nspname = $1 \
@@ -106,7 +106,7 @@ async fn look(client: &Client, address: &Address) -> Result<SchemaVersion> {
         Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
             return Err(failed(error));
         }
-        Err(error) => return Err(foreign(address, &errors::words(&error))),
+        Err(error) => return Err(foreign(address, &errors::describe_error(&error))),
     };
     let read = rows.first().and_then(|row| {
         let product: String = row.try_get(0).ok()?;
@@ -138,7 +138,7 @@ fn foreign(address: &Address, why: &str) -> Error {
 
 /// Runs the missing migrations, in one process at a time (advisory lock).
 async fn migrate(transaction: &Transaction<'_>, address: &Address) -> Result<()> {
-    let failed = |error: tokio_postgres::Error| errors::at_start(&error, address);
+    let failed = |error: tokio_postgres::Error| errors::convert_error(&error, address);
     let lock = "SELECT pg_advisory_xact_lock(hashtextextended('refrain ' || $1, 0))";
     // Another process may migrate for longer than the usual lock timeout.
     transaction
@@ -149,7 +149,7 @@ async fn migrate(transaction: &Transaction<'_>, address: &Address) -> Result<()>
         .execute(lock, &[&address.schema])
         .await
         .map_err(failed)?;
-    let found = look(transaction.client(), address).await?;
+    let found = read_schema_version(transaction.client(), address).await?;
     let schema = address.quoted_schema();
     let done = match found {
         SchemaVersion::Version(version) => version,
@@ -168,7 +168,7 @@ async fn migrate(transaction: &Transaction<'_>, address: &Address) -> Result<()>
 
 /// Creates the schema if it is missing. `CREATE SCHEMA IF NOT EXISTS` would need a privilege even if the schema exists.
 async fn create_schema(transaction: &Transaction<'_>, address: &Address) -> Result<()> {
-    let failed = |error: tokio_postgres::Error| errors::at_start(&error, address);
+    let failed = |error: tokio_postgres::Error| errors::convert_error(&error, address);
     let there = "SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = $1";
     let there = transaction
         .query_opt(there, &[&address.schema])
@@ -183,7 +183,7 @@ async fn create_schema(transaction: &Transaction<'_>, address: &Address) -> Resu
 
 /// Checks the privileges at start-up, not at the first claim.
 async fn check_rights(client: &Client, address: &Address) -> Result<()> {
-    let failed = |error: tokio_postgres::Error| errors::at_start(&error, address);
+    let failed = |error: tokio_postgres::Error| errors::convert_error(&error, address);
     let schema = address.quoted_schema();
     let rights = format!(
         "SELECT has_table_privilege('{schema}.meta', 'SELECT') AND has_table_privilege('{schema}.meta', 'UPDATE') \
@@ -211,7 +211,7 @@ async fn check_rights(client: &Client, address: &Address) -> Result<()> {
 
 /// Reads the key of the store's keyed digests.
 pub(super) async fn secret(client: &Client, address: &Address, sql: &str) -> Result<Secret> {
-    let failed = |error: tokio_postgres::Error| errors::at_start(&error, address);
+    let failed = |error: tokio_postgres::Error| errors::convert_error(&error, address);
     let bytes: Vec<u8> = client.query_one_scalar(sql, &[]).await.map_err(failed)?;
     let bytes: [u8; 32] = bytes
         .try_into()

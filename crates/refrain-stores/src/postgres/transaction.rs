@@ -95,7 +95,7 @@ impl Postgres {
 
     async fn do_in(&self, transaction: &mut impl Within, what: &str) -> Result<()> {
         let done = transaction.execute(what, &[]).await;
-        done.map(drop).map_err(|said| self.failed(said))
+        done.map(drop).map_err(|said| self.convert_error(said))
     }
 
     fn claim_of(&self, intent: &Intent) -> Claim {
@@ -221,12 +221,14 @@ impl Postgres {
         }
         match stepped.reply {
             Reply::Verdict(verdict) => Ok(Some(verdict)),
-            Reply::Settled(_) | Reply::Erased(_) | Reply::Aged => Err(super::mixed_up().into()),
+            Reply::Settled(_) | Reply::Erased(_) | Reply::Aged => {
+                Err(super::unexpected_reply().into())
+            }
         }
     }
 
     fn clock(&self, rows: &[impl Cells]) -> Result<(Now, u64), ClaimRefusal> {
-        let row = rows.first().ok_or_else(super::mixed_up)?;
+        let row = rows.first().ok_or_else(super::unexpected_reply)?;
         let now: i64 = row.cell(0).map_err(rows::unreadable)?;
         let counters: Vec<i64> = row.cell(1).map_err(rows::unreadable)?;
         let counter = counters.first().copied().unwrap_or_default();
@@ -250,12 +252,12 @@ impl Postgres {
     fn refused(&self, said: Said) -> ClaimRefusal {
         match said.code {
             Some(SqlState::LOCK_NOT_AVAILABLE) => ClaimRefusal::Busy,
-            _ => ClaimRefusal::Error(self.failed(said)),
+            _ => ClaimRefusal::Error(self.convert_error(said)),
         }
     }
 
-    fn failed(&self, said: Said) -> Error {
-        failed(said, &self.place)
+    fn convert_error(&self, said: Said) -> Error {
+        convert_error(said, &self.place)
     }
 }
 
@@ -278,7 +280,7 @@ const WAIT: &str = "SELECT set_config('refrain.lock_timeout', current_setting('l
 const WAIT_NO_MORE: &str =
     "SELECT set_config('lock_timeout', current_setting('refrain.lock_timeout'), true)";
 
-fn failed(said: Said, place: &PostgresContext) -> Error {
+fn convert_error(said: Said, place: &PostgresContext) -> Error {
     if said.code == Some(SqlState::UNDEFINED_TABLE) {
         let message = format!(
             "schema \"{}\" does not exist in the database of the transaction: {}; begin the transaction on the database of {}",
@@ -341,10 +343,10 @@ impl Claimed {
         let done = transaction
             .query(&self.place.sql.complete, &parameters)
             .await;
-        let done = done.map_err(|said| failed(said, &self.place))?;
+        let done = done.map_err(|said| convert_error(said, &self.place))?;
         match done.len() {
             1 => Ok(outcome),
-            _ => Err(self.elsewhere()),
+            _ => Err(self.not_claimed_here()),
         }
     }
 
@@ -368,13 +370,13 @@ impl Claimed {
         let done = transaction
             .execute(&self.place.sql.release, &parameters)
             .await;
-        match done.map_err(|said| failed(said, &self.place))? {
+        match done.map_err(|said| convert_error(said, &self.place))? {
             1 => Ok(()),
-            _ => Err(self.elsewhere()),
+            _ => Err(self.not_claimed_here()),
         }
     }
 
-    fn elsewhere(&self) -> Error {
+    fn not_claimed_here(&self) -> Error {
         let message = format!(
             "record {} was not claimed in this transaction; settle a claim in the transaction that made it",
             self.id

@@ -7,7 +7,7 @@ use tokio_postgres::{
     types::{FromSql, ToSql, Type},
 };
 
-use super::errors::{StatementError, words};
+use super::errors::{StatementError, describe_error};
 
 #[cfg(feature = "sqlx")]
 mod sqlx;
@@ -61,7 +61,7 @@ impl From<tokio_postgres::Error> for Said {
     fn from(error: tokio_postgres::Error) -> Self {
         Self {
             code: error.code().cloned(),
-            words: words(&error),
+            words: describe_error(&error),
         }
     }
 }
@@ -74,7 +74,7 @@ impl From<Said> for StatementError {
 
 impl Cells for Row {
     fn cell<'a, T: FromSql<'a>>(&'a self, place: usize) -> Result<T, String> {
-        self.try_get(place).map_err(|error| words(&error))
+        self.try_get(place).map_err(|error| describe_error(&error))
     }
 }
 

@@ -74,7 +74,7 @@ impl ReceiptStatements {
         self.is_closed() || error.code().is_some_and(|code| GOING.contains(code))
     }
 
-    pub(super) async fn ask(&self, ask: Ask<'_>) -> Result<Vec<Row>, tokio_postgres::Error> {
+    pub(super) async fn send_query(&self, ask: Ask<'_>) -> Result<Vec<Row>, tokio_postgres::Error> {
         let client = self.wire.client();
         match ask {
             Ask::Find(record) => client.query(&self.find, &[&record]).await,
@@ -114,7 +114,8 @@ impl ReceiptsConnection {
         }
         *session = None;
         let opened = timeout(OPEN_MAX, self.open()).await;
-        let opened = opened.unwrap_or_else(|_| Err(self.odd("it did not respond in time")))?;
+        let opened =
+            opened.unwrap_or_else(|_| Err(self.server_error("it did not respond in time")))?;
         Ok(session.insert(Arc::new(opened)).clone())
     }
 
@@ -131,18 +132,18 @@ impl ReceiptsConnection {
             Err(error) => {
                 // The cause may be another application's table of the same name.
                 self.check_table(wire.client()).await?;
-                Err(self.failed(&error))
+                Err(self.convert_error(&error))
             }
         }
     }
 
     async fn connect(&self) -> Result<Wire> {
         let wire = self.dial.look().await;
-        let wire = wire.map_err(|error| about(&error))?;
+        let wire = wire.map_err(|error| add_context(&error))?;
         if let Some(schema) = self.dial.schema() {
             let path = format!("SET search_path = \"{schema}\"");
             let set = wire.client().batch_execute(&path).await;
-            set.map_err(|error| self.failed(&error))?;
+            set.map_err(|error| self.convert_error(&error))?;
         }
         Ok(wire)
     }
@@ -154,7 +155,7 @@ impl ReceiptsConnection {
     }
 
     async fn prepare(&self, client: &Client) -> Result<(Statement, Statement)> {
-        let failed = |error| self.failed(&error);
+        let failed = |error| self.convert_error(&error);
         let settings = format!("SET statement_timeout = {}", STATEMENT_MAX.as_millis());
         client.batch_execute(&settings).await.map_err(failed)?;
         let standby = client.query_one("SELECT pg_is_in_recovery()", &[]).await;
@@ -162,14 +163,14 @@ impl ReceiptsConnection {
             return Err(self.standby());
         }
         let body = self.check_table(client).await?;
-        let find = client.prepare(&find(&body)).await.map_err(failed)?;
+        let find = client.prepare(&find_query(&body)).await.map_err(failed)?;
         let seen = client.prepare(SEEN).await.map_err(failed)?;
         Ok((find, seen))
     }
 
     /// Checks that the table has all columns and a unique `record`; returns the type of `body`.
     async fn check_table(&self, client: &Client) -> Result<Type> {
-        let failed = |error| self.failed(&error);
+        let failed = |error| self.convert_error(&error);
         let all = client.prepare("SELECT * FROM refrain_receipts LIMIT 0");
         let all = all.await.map_err(failed)?;
         // Missing privileges show only when the table is read.
@@ -177,41 +178,41 @@ impl ReceiptsConnection {
         let has = |name: &str| all.columns().iter().any(|column| column.name() == name);
         if let Some(name) = COLUMNS.iter().find(|name| !has(name)) {
             let what = format!("its table refrain_receipts has no column `{name}`");
-            return Err(self.trouble(&what, CREATE));
+            return Err(self.error_with_fix(&what, CREATE));
         }
         let is_unique = client.query_one(IS_UNIQUE, &[]).await.map_err(failed)?;
         if !is_unique.try_get(0).map_err(failed)? {
             let what = "column `record` of its table refrain_receipts is not unique";
             let fix = "ALTER TABLE refrain_receipts ADD PRIMARY KEY (record)";
-            return Err(self.trouble(what, fix));
+            return Err(self.error_with_fix(what, fix));
         }
         let body = all.columns().iter().find(|it| it.name() == "body");
         Ok(body.map_or(Type::TEXT, |column| column.type_().clone()))
     }
 
-    pub(super) fn failed(&self, error: &tokio_postgres::Error) -> Error {
+    pub(super) fn convert_error(&self, error: &tokio_postgres::Error) -> Error {
         match error.code() {
             Some(&SqlState::UNDEFINED_TABLE) => {
-                self.trouble("it has no table refrain_receipts", CREATE)
+                self.error_with_fix("it has no table refrain_receipts", CREATE)
             }
             Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
                 let said = error.as_db_error().map_or("no", DbError::message);
-                self.trouble(said, RIGHTS)
+                self.error_with_fix(said, RIGHTS)
             }
-            _ => about(&self.dial.told(error)),
+            _ => add_context(&self.dial.told(error)),
         }
     }
 
     pub(super) fn standby(&self) -> Error {
         let what = "it is a standby, which may not have received the latest commits";
-        self.trouble(what, "use the address of the primary")
+        self.error_with_fix(what, "use the address of the primary")
     }
 
-    pub(super) fn odd(&self, what: &str) -> Error {
-        self.trouble(what, "check the server")
+    pub(super) fn server_error(&self, what: &str) -> Error {
+        self.error_with_fix(what, "check the server")
     }
 
-    fn trouble(&self, what: &str, fix: &str) -> Error {
+    fn error_with_fix(&self, what: &str, fix: &str) -> Error {
         let message = format!("receipts at {}: {what}; {fix}", self.dial);
         Error::new(ErrorKind::Unavailable, message)
     }
@@ -219,7 +220,7 @@ impl ReceiptsConnection {
 
 /// Adds to an error that it concerns the receipts. An unsupported pooler stays [`ErrorKind::Unsupported`], because it
 /// is a configuration error.
-fn about(error: &Error) -> Error {
+fn add_context(error: &Error) -> Error {
     let kind = match error.kind() {
         ErrorKind::Unsupported => ErrorKind::Unsupported,
         _ => ErrorKind::Unavailable,
@@ -232,7 +233,7 @@ const CREATE: &str =
 const RIGHTS: &str = "run GRANT SELECT ON refrain_receipts TO this role, or have a DBA run the statements that `refrain migrate --receipts --print` prints";
 
 /// Always returns one row: a missing receipt is null, and the row also tells whether the server is a standby.
-fn find(body: &Type) -> String {
+fn find_query(body: &Type) -> String {
     let body = match *body {
         Type::BYTEA => "r.body",
         _ => "convert_to(r.body::text, 'UTF8')",

@@ -27,7 +27,7 @@ pub(super) fn verdict(mut answer: ScriptReply, id: RecordId, nonce: u32) -> Resu
         b'X' => Some(Verdict::Expired),
         _ => None,
     };
-    verdict.ok_or_else(|| errors::unheard_of(id))
+    verdict.ok_or_else(|| errors::undecodable_reply(id))
 }
 
 fn granted(answer: &mut ScriptReply, nonce: u32) -> Option<Grant> {
@@ -56,7 +56,7 @@ pub(super) fn settled(mut answer: ScriptReply, id: RecordId) -> Result<Settled> 
         b'E' => answer.millis().map(|left| Settled::TooEarly { left }),
         _ => None,
     };
-    settled.ok_or_else(|| errors::unheard_of(id))
+    settled.ok_or_else(|| errors::undecodable_reply(id))
 }
 
 /// Record, after [`Command::Age`] is applied.
@@ -66,13 +66,14 @@ pub(super) fn reading(mut answer: ScriptReply, id: RecordId) -> Result<Option<Re
     }
     let parts = (answer.bytes(), answer.bytes(), answer.bytes());
     let (Some(now), Some(record), Some(kept)) = parts else {
-        return Err(errors::unheard_of(id));
+        return Err(errors::undecodable_reply(id));
     };
     let now = std::str::from_utf8(&now)
         .ok()
         .and_then(|now| now.parse().ok());
-    let now = Timestamp(now.ok_or_else(|| errors::unheard_of(id))?);
-    let record = codec::record(&record, id).ok_or_else(|| errors::found(b"damaged", id, ""))?;
+    let now = Timestamp(now.ok_or_else(|| errors::undecodable_reply(id))?);
+    let record =
+        codec::record(&record, id).ok_or_else(|| errors::script_error(b"damaged", id, ""))?;
     let Some(record) = step(Some(record), Command::Age, now).record else {
         return Ok(None);
     };

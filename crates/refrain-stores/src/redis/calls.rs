@@ -79,10 +79,10 @@ impl OutcomeKeySuffix {
     }
 
     /// Suffix after the record's key.
-    fn behind(self) -> [u8; 9] {
-        let mut behind = [b'o'; 9];
-        behind[1..].copy_from_slice(&self.0);
-        behind
+    fn key_suffix(self) -> [u8; 9] {
+        let mut suffix = [b'o'; 9];
+        suffix[1..].copy_from_slice(&self.0);
+        suffix
     }
 }
 
@@ -156,14 +156,14 @@ impl Calls {
         for ending in endings {
             let mut argument = call.writer_for_next_arg();
             if let Settlement::Complete { outcome, .. } = &ending.end {
-                put_kept(&mut argument, ending.fence, outcome);
+                put_outcome(&mut argument, ending.fence, outcome);
             }
         }
         call
     }
 
     /// As `settlements`, but the outcomes are written by commands before the call. No record may occur twice.
-    pub(super) fn settlements_behind<'a>(
+    pub(super) fn settlement_transaction<'a>(
         &self,
         endings: impl ExactSizeIterator<Item = &'a SettleCall> + Clone,
     ) -> Call {
@@ -176,7 +176,8 @@ impl Calls {
                 outcome, retention, ..
             } = &ending.end
             {
-                commands.add_command(self.bring(ending, outcome, *retention, place));
+                commands
+                    .add_command(self.write_outcome_command(ending, outcome, *retention, place));
             }
         }
         commands.add_command(self.terms(endings, place, false, 0));
@@ -188,23 +189,23 @@ impl Calls {
     }
 
     /// Writes an outcome, to which no record points yet.
-    fn bring(
+    fn write_outcome_command(
         &self,
         ending: &SettleCall,
         outcome: &Outcome,
         retention: Duration,
         place: OutcomeKeySuffix,
     ) -> Cmd {
-        let mut bring = Cmd::with_capacity(4, outcome.encoded().len() + CLAIM_BYTES);
+        let mut command = Cmd::with_capacity(4, outcome.encoded().len() + CLAIM_BYTES);
         // With a test clock, keys must not expire.
         let is_tested = self.clock.is_some();
-        bring.arg(if is_tested { "SET" } else { "PSETEX" });
-        self.key(&mut bring, ending.id, &place.behind());
+        command.arg(if is_tested { "SET" } else { "PSETEX" });
+        self.key(&mut command, ending.id, &place.key_suffix());
         if !is_tested {
-            bring.arg(millis(retention) + millis(GRACE));
+            command.arg(millis(retention) + millis(GRACE));
         }
-        put_kept(&mut bring.writer_for_next_arg(), ending.fence, outcome);
-        bring
+        put_outcome(&mut command.writer_for_next_arg(), ending.fence, outcome);
+        command
     }
 
     /// Builds the call that settles all of these, without the outcomes.
@@ -224,7 +225,7 @@ impl Calls {
         }
         if is_carried {
             for ending in endings.clone() {
-                self.key(&mut call, ending.id, &place.behind());
+                self.key(&mut call, ending.id, &place.key_suffix());
             }
         }
         self.moment(&mut call);
@@ -258,7 +259,7 @@ impl Calls {
     /// Declares the outcome key: a cluster must know all keys of a script, to redirect the call if a slot has moved.
     fn key_in_cluster(&self, call: &mut Cmd, id: RecordId) {
         if self.is_cluster {
-            self.key(call, id, &PLACE_IN_CLUSTER.behind());
+            self.key(call, id, &PLACE_IN_CLUSTER.key_suffix());
         }
     }
 
@@ -331,7 +332,7 @@ fn put_term(to: &mut Vec<u8>, ending: &SettleCall, spans: &mut Spans) {
 }
 
 /// Writes an outcome in the stored form, which is also the form of a replay answer.
-fn put_kept(argument: &mut impl io::Write, fence: Fence, outcome: &Outcome) {
+fn put_outcome(argument: &mut impl io::Write, fence: Fence, outcome: &Outcome) {
     let parts: [&[u8]; 3] = [b"R", &fence_bytes(fence), outcome.encoded()];
     put(argument, &parts);
 }

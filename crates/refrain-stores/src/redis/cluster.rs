@@ -53,15 +53,15 @@ impl Cluster {
     }
 
     /// Sends a command to the primary of its keys. Retries while slots are moving, up to the answer limit.
-    pub(super) async fn ask(&self, command: &Cmd) -> RedisResult<Value> {
+    pub(super) async fn send_command(&self, command: &Cmd) -> RedisResult<Value> {
         let asking = async {
             loop {
-                let error = match self.ask_once(command).await {
+                let error = match self.send_once(command).await {
                     Ok(answer) => return Ok(answer),
                     Err(error) => error,
                 };
                 match error.retry_method() {
-                    RetryMethod::AskRedirect => return self.ask_redirected(command, &error).await,
+                    RetryMethod::AskRedirect => return self.send_redirected(command, &error).await,
                     _ if was_refused(&error) => sleep(PAUSE).await,
                     _ => return Err(error),
                 }
@@ -71,7 +71,7 @@ impl Cluster {
         answered.unwrap_or_else(|_| Err(timed_out()))
     }
 
-    async fn ask_once(&self, command: &Cmd) -> RedisResult<Value> {
+    async fn send_once(&self, command: &Cmd) -> RedisResult<Value> {
         let mut connection = self.connection.clone();
         connection
             .req_packed_command(command)
@@ -80,7 +80,7 @@ impl Cluster {
     }
 
     /// The slot is being migrated to another node, which accepts the command only after `ASKING`.
-    async fn ask_redirected(&self, command: &Cmd, error: &RedisError) -> RedisResult<Value> {
+    async fn send_redirected(&self, command: &Cmd, error: &RedisError) -> RedisResult<Value> {
         let node = error.redirect_node().and_then(|(node, _)| {
             let (host, port) = node.rsplit_once(':')?;
             Some((host.to_owned(), port.parse().ok()?))

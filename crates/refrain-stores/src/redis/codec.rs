@@ -127,7 +127,7 @@ const KEPT_BEGINS: usize = 17;
 /// Decodes a stored outcome, and checks that it was completed under this fence.
 pub(super) fn outcome(kept: Vec<u8>, fence: Fence, id: RecordId) -> Result<Outcome> {
     if kept.get(1..KEPT_BEGINS) != Some(&fence_bytes(fence)[..]) {
-        return Err(errors::found(b"foreign", id, ""));
+        return Err(errors::script_error(b"foreign", id, ""));
     }
     replay(kept, id)
 }
@@ -135,7 +135,7 @@ pub(super) fn outcome(kept: Vec<u8>, fence: Fence, id: RecordId) -> Result<Outco
 /// Decodes a stored outcome that the script has already matched with the record.
 pub(super) fn replay(kept: Vec<u8>, id: RecordId) -> Result<Outcome> {
     if kept.len() < KEPT_BEGINS {
-        return Err(errors::unheard_of(id));
+        return Err(errors::undecodable_reply(id));
     }
     Outcome::decode(Bytes::from(kept).slice(KEPT_BEGINS..), id)
 }

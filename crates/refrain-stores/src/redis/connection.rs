@@ -105,13 +105,13 @@ impl From<RedisError> for RedisCallError {
 impl RedisCallError {
     pub(super) fn error(self, shown: &str) -> Error {
         match self {
-            Self::Redis(error) => errors::told(error, shown),
+            Self::Redis(error) => errors::convert_error(error, shown),
             Self::Told(error) => error,
         }
     }
 
     /// Copy for another caller.
-    pub(super) fn again(&self) -> Self {
+    pub(super) fn repeated(&self) -> Self {
         match self {
             Self::Redis(error) => Self::Redis(error.clone()),
             Self::Told(error) => Self::Told(error.repeated()),
@@ -174,18 +174,18 @@ impl SharedConnection {
     }
 
     /// Sets the expected state, which every server must have on reconnect.
-    pub(super) fn hold_to(&self, known: Arc<OpenedServer>) {
+    pub(super) fn set_expected(&self, known: Arc<OpenedServer>) {
         let _ = self.shared.known.set(known);
     }
 
-    pub(super) async fn ask(&self, command: &Cmd) -> Result<Value, RedisCallError> {
+    pub(super) async fn send_command(&self, command: &Cmd) -> Result<Value, RedisCallError> {
         let (generation, mut connection) = self.connection().await.map_err(RedisCallError::Told)?;
         let answer = connection.send_packed_command(command).await;
         self.checked(generation, answer.and_then(Value::extract_error))
     }
 
     /// Sends a call whose answer is a list. The inner results are the items of the list.
-    pub(super) async fn ask_each(
+    pub(super) async fn send_call(
         &self,
         call: &Call,
     ) -> Result<Vec<Result<Value, RedisCallError>>, RedisCallError> {
@@ -211,7 +211,7 @@ impl SharedConnection {
     }
 
     /// Sends all commands in one pipeline. The inner results are the server's answers.
-    pub(super) async fn ask_all(
+    pub(super) async fn send_commands(
         &self,
         commands: &[Cmd],
     ) -> Result<Vec<Result<Value, RedisCallError>>, RedisCallError> {
@@ -252,7 +252,7 @@ impl SharedConnection {
                 return dialed.clone().map_err(|refusal| refusal.error());
             }
             if dialed.changed().await.is_err() {
-                return Err(errors::ended(&self.shared.shown).unapplied());
+                return Err(errors::runtime_stopped(&self.shared.shown).unapplied());
             }
         }
     }
@@ -290,14 +290,14 @@ impl RedisConnection {
         let shared = self.clone();
         // In a separate task: the caller may be cancelled, and other callers wait for the same connection.
         self.runtime.spawn(async move {
-            let dialed = shared.meet().await;
-            let dialed = shared.dialed(dialed);
+            let dialed = shared.connect_and_check().await;
+            let dialed = shared.finish_dialing(dialed);
             sender.send_replace(Some(dialed));
         });
         CurrentConnection::Dialing(receiver)
     }
 
-    fn dialed(&self, dialed: Result<MultiplexedConnection>) -> Dialed {
+    fn finish_dialing(&self, dialed: Result<MultiplexedConnection>) -> Dialed {
         let mut state = self.state();
         state.dialing = None;
         match dialed {
@@ -323,10 +323,10 @@ impl RedisConnection {
     }
 
     /// Connects, and checks the server.
-    async fn meet(&self) -> Result<MultiplexedConnection> {
+    async fn connect_and_check(&self) -> Result<MultiplexedConnection> {
         let connection = self.dial().await?;
         if let Some(known) = self.known.get() {
-            reception::meet_again(&connection, known, &self.shown).await?;
+            reception::recheck_server(&connection, known, &self.shown).await?;
         }
         Ok(connection)
     }
@@ -343,7 +343,7 @@ impl RedisConnection {
         };
         let dialed = timeout(self.patience.connect * 2, dialing).await;
         let dialed = dialed.unwrap_or_else(|_| Err(timed_out()));
-        dialed.map_err(|error| errors::told(error, &self.shown))
+        dialed.map_err(|error| errors::convert_error(error, &self.shown))
     }
 
     async fn client(&self) -> RedisResult<Client> {

@@ -4,7 +4,7 @@ use ::redis::{ErrorKind as Kind, RedisError, ServerErrorKind};
 use refrain::{Error, ErrorKind, RecordId};
 
 /// Error for an operator. `shown` is the address without the password.
-pub(super) fn told(error: RedisError, shown: &str) -> Error {
+pub(super) fn convert_error(error: RedisError, shown: &str) -> Error {
     let code = error.code().unwrap_or_default();
     let (kind, what) = match (error.kind(), code) {
         (_, "OOM") => (
@@ -45,10 +45,10 @@ pub(super) fn told(error: RedisError, shown: &str) -> Error {
         ),
         _ => (ErrorKind::Unavailable, "returned an error"),
     };
-    let told = Error::new(kind, format!("the Redis server at {shown} {what}"));
+    let converted = Error::new(kind, format!("the Redis server at {shown} {what}"));
     match was_refused(&error) {
-        true => told.unapplied().with_source(error),
-        false => told.with_source(error),
+        true => converted.unapplied().with_source(error),
+        false => converted.with_source(error),
     }
 }
 
@@ -63,19 +63,19 @@ fn was_refused(error: &RedisError) -> bool {
 }
 
 /// Answer that none of the store's scripts returns.
-pub(super) fn unheard_of(id: RecordId) -> Error {
+pub(super) fn undecodable_reply(id: RecordId) -> Error {
     let message = format!("cannot decode the server's reply about record {id}");
     Error::new(ErrorKind::Corrupt, message)
 }
 
 /// Wrong number of answers.
-pub(super) fn miscounted() -> Error {
+pub(super) fn wrong_reply_count() -> Error {
     let message = "a Lua script of the store returned the wrong number of replies";
     Error::new(ErrorKind::Corrupt, message)
 }
 
 /// Error that a script found in a record.
-pub(super) fn found(what: &[u8], id: RecordId, shown: &str) -> Error {
+pub(super) fn script_error(what: &[u8], id: RecordId, shown: &str) -> Error {
     let corrupt = |what: &str| Error::new(ErrorKind::Corrupt, format!("record {id} {what}"));
     match what {
         b"version" => Error::new(
@@ -88,21 +88,21 @@ pub(super) fn found(what: &[u8], id: RecordId, shown: &str) -> Error {
         b"outcome" => {
             corrupt("is completed, but its outcome is missing before the end of retention")
         }
-        b"lost" => lost(shown),
-        b"other" => replaced(shown),
+        b"lost" => mark_lost(shown),
+        b"other" => store_replaced(shown),
         _ => corrupt("is damaged: its digest does not match"),
     }
 }
 
 /// The runtime of the connection has shut down.
-pub(super) fn ended(shown: &str) -> Error {
+pub(super) fn runtime_stopped(shown: &str) -> Error {
     let message =
         format!("the runtime of the connection to the Redis server at {shown} has stopped");
     Error::new(ErrorKind::Unavailable, message)
 }
 
 /// The server did not answer in time.
-pub(super) fn silent(shown: &str) -> Error {
+pub(super) fn timed_out(shown: &str) -> Error {
     let message = format!(
         "the Redis server at {shown} did not respond in time; check the address, TLS (redis:// or rediss://) and firewalls"
     );
@@ -110,7 +110,7 @@ pub(super) fn silent(shown: &str) -> Error {
 }
 
 /// The server has lost acknowledged writes.
-pub(super) fn lost(shown: &str) -> Error {
+pub(super) fn mark_lost(shown: &str) -> Error {
     Error::new(
         ErrorKind::Unavailable,
         format!(
@@ -121,7 +121,7 @@ pub(super) fn lost(shown: &str) -> Error {
 }
 
 /// The server has no mark, but there is evidence of an earlier store.
-pub(super) fn lost_before(what: &str, shown: &str) -> Error {
+pub(super) fn records_lost(what: &str, shown: &str) -> Error {
     Error::new(
         ErrorKind::Unavailable,
         format!(
@@ -131,7 +131,7 @@ pub(super) fn lost_before(what: &str, shown: &str) -> Error {
 }
 
 /// The server holds another store than the one that was opened.
-pub(super) fn replaced(shown: &str) -> Error {
+pub(super) fn store_replaced(shown: &str) -> Error {
     let message = format!(
         "the Redis server at {shown} holds a different store than before; restart Refrain if this is intended"
     );

@@ -66,7 +66,8 @@ impl RedisFront {
                 FrontDeployment::Cluster(seeds.clone(), patience, OnceCell::new())
             }
             place => {
-                let dialed = dial(place).map_err(|error| errors::told(error, &address.shown))?;
+                let dialed =
+                    dial(place).map_err(|error| errors::convert_error(error, &address.shown))?;
                 FrontDeployment::Single(SharedConnection::new(
                     dialed,
                     &address.shown,
@@ -86,13 +87,16 @@ impl RedisFront {
         format!("{}{{{id}}}f", self.prefix)
     }
 
-    async fn ask(&self, command: &Cmd) -> Result<Value> {
+    async fn send_command(&self, command: &Cmd) -> Result<Value> {
         let answer = match &self.link {
-            FrontDeployment::Single(line) => line.ask(command).await,
+            FrontDeployment::Single(line) => line.send_command(command).await,
             FrontDeployment::Cluster(seeds, patience, cluster) => {
                 let connect = || Cluster::connect(seeds.clone(), *patience);
                 match cluster.get_or_try_init(connect).await {
-                    Ok(cluster) => cluster.ask(command).await.map_err(RedisCallError::Redis),
+                    Ok(cluster) => cluster
+                        .send_command(command)
+                        .await
+                        .map_err(RedisCallError::Redis),
                     Err(error) => Err(RedisCallError::Redis(error)),
                 }
             }
@@ -105,7 +109,7 @@ impl Front for RedisFront {
     async fn find(&self, id: RecordId) -> Result<Option<Bytes>> {
         let mut get = cmd("GET");
         get.arg(self.key(id));
-        Ok(match self.ask(&get).await? {
+        Ok(match self.send_command(&get).await? {
             Value::BulkString(kept) if kept.len() > ERASED.len() => {
                 Some(Bytes::from(kept).slice(ERASED.len()..))
             }
@@ -122,7 +126,7 @@ impl Front for RedisFront {
             .arg(&fence[..])
             .arg([&fence[..], &entry].concat())
             .arg(millis(span).max(1));
-        self.ask(&keep).await.map(drop)
+        self.send_command(&keep).await.map(drop)
     }
 
     async fn erase(&self, id: RecordId, span: Duration) -> Result<()> {
@@ -132,6 +136,6 @@ impl Front for RedisFront {
             .arg(&ERASED[..])
             .arg("PX")
             .arg(millis(span).max(1));
-        self.ask(&erase).await.map(drop)
+        self.send_command(&erase).await.map(drop)
     }
 }

@@ -34,7 +34,7 @@ pub(super) trait Load: Send + Sync + Sized + 'static {
     fn bytes(&self) -> usize;
 
     /// Whether to send it even if the caller is gone.
-    fn is_wanted_by_nobody(&self) -> bool;
+    fn outlives_caller(&self) -> bool;
 
     /// Builds one call for all items; it returns one answer for each, or one for all.
     fn call<'a>(calls: &Calls, loads: impl ExactSizeIterator<Item = &'a Self> + Clone) -> Call;
@@ -51,7 +51,7 @@ impl Load for Asking {
         0
     }
 
-    fn is_wanted_by_nobody(&self) -> bool {
+    fn outlives_caller(&self) -> bool {
         false
     }
 
@@ -72,7 +72,7 @@ impl Load for SettleCall {
         self.bytes()
     }
 
-    fn is_wanted_by_nobody(&self) -> bool {
+    fn outlives_caller(&self) -> bool {
         true
     }
 
@@ -80,7 +80,7 @@ impl Load for SettleCall {
         let mut ids = HashSet::with_capacity(loads.len());
         let mut is_first = |ending: &SettleCall| ids.insert(ending.id);
         match loads.clone().all(&mut is_first) {
-            true => calls.settlements_behind(loads),
+            true => calls.settlement_transaction(loads),
             false => Self::call_again(calls, loads),
         }
     }
@@ -142,11 +142,13 @@ impl<L: Load> Lane<L> {
     }
 
     /// Queues an item, and returns the script's answer.
-    pub(super) async fn ask(&self, load: L) -> Result<Value, RedisCallError> {
+    pub(super) async fn request(&self, load: L) -> Result<Value, RedisCallError> {
         let (answer, answered) = oneshot::channel();
-        let ended = || RedisCallError::Told(errors::ended(self.line.shown()));
+        let ended = || RedisCallError::Told(errors::runtime_stopped(self.line.shown()));
         let sent = self.jobs.send(QueuedCall { load, answer }).await;
-        sent.map_err(|_| RedisCallError::Told(errors::ended(self.line.shown()).unapplied()))?;
+        sent.map_err(|_| {
+            RedisCallError::Told(errors::runtime_stopped(self.line.shown()).unapplied())
+        })?;
         answered.await.unwrap_or_else(|_| Err(ended()))
     }
 }
@@ -163,7 +165,7 @@ impl Carrier {
     async fn run<L: Load>(self, mut intake: Intake<L>) {
         while intake.wait().await {
             intake::gather(&mut intake).await;
-            self.carry(&mut intake).await;
+            self.send_batch(&mut intake).await;
         }
     }
 
@@ -181,25 +183,25 @@ impl Carrier {
             intake::gather_both(&mut ended, &mut asked).await;
             // Settlements first, because they are longer: they are not read completely before the claims arrive, so the
             // server runs both in one turn.
-            tokio::join!(self.carry(&mut ended), self.carry(&mut asked));
+            tokio::join!(self.send_batch(&mut ended), self.send_batch(&mut asked));
         }
         // The store was dropped; send the jobs that are still queued.
         tokio::join!(self.clone().run(ended), self.clone().run(asked));
     }
 
     /// Sends the jobs that fit into one call; does nothing if the queue is empty.
-    async fn carry<L: Load>(&self, intake: &mut Intake<L>) {
-        let jobs = intake.fitting();
+    async fn send_batch<L: Load>(&self, intake: &mut Intake<L>) {
+        let jobs = intake.take_batch();
         intake.expect(jobs.len());
         if jobs.is_empty() {
             return;
         }
         let call = L::call(&self.calls, jobs.iter().map(|job| &job.load));
-        let mut answers = self.ask(&call).await;
+        let mut answers = self.send_call(&call).await;
         // Nothing ran. Or the user just lost the right to transactions, and the commands ran alone: now a no-op.
         if call.is_transaction && answers.as_ref().is_err_and(RedisCallError::is_refusal) {
             let call = L::call_again(&self.calls, jobs.iter().map(|job| &job.load));
-            answers = self.ask(&call).await;
+            answers = self.send_call(&call).await;
         }
         match answers {
             Ok(answers) if answers.len() == jobs.len() => {
@@ -209,41 +211,50 @@ impl Carrier {
                 }
             }
             Ok(answers) => match &answers[..] {
-                [answer] => tell_all(jobs, answer),
-                _ => tell_all(jobs, &Err(RedisCallError::Told(errors::miscounted()))),
+                [answer] => answer_all(jobs, answer),
+                _ => answer_all(
+                    jobs,
+                    &Err(RedisCallError::Told(errors::wrong_reply_count())),
+                ),
             },
             Err(trouble) => {
                 let is_silence = trouble.is_silence();
                 let refused = Err(trouble);
-                tell_all(jobs, &refused);
+                answer_all(jobs, &refused);
                 // Queued jobs have already waited as long as the server was silent. They were not sent.
                 if is_silence {
-                    let silent = errors::silent(self.line.shown());
-                    tell_all(intake.all(), &Err(RedisCallError::Told(silent.unapplied())));
+                    let timed_out = errors::timed_out(self.line.shown());
+                    answer_all(
+                        intake.take_all(),
+                        &Err(RedisCallError::Told(timed_out.unapplied())),
+                    );
                 }
             }
         }
     }
 
     /// Runs a script. If the server does not have the script, nothing ran: load it and try again.
-    async fn ask(&self, call: &Call) -> Result<Vec<Result<Value, RedisCallError>>, RedisCallError> {
-        let answers = self.line.ask_each(call).await;
+    async fn send_call(
+        &self,
+        call: &Call,
+    ) -> Result<Vec<Result<Value, RedisCallError>>, RedisCallError> {
+        let answers = self.line.send_call(call).await;
         if !answers.as_ref().is_err_and(RedisCallError::is_no_script) {
             return answers;
         }
         for script in self.calls.known.scripts.load() {
-            self.line.ask(&script).await?;
+            self.line.send_command(&script).await?;
         }
-        self.line.ask_each(call).await
+        self.line.send_call(call).await
     }
 }
 
 /// Sends the same answer to all jobs.
-fn tell_all<L>(jobs: Vec<QueuedCall<L>>, answer: &Result<Value, RedisCallError>) {
+fn answer_all<L>(jobs: Vec<QueuedCall<L>>, answer: &Result<Value, RedisCallError>) {
     for job in jobs {
         let answer = match answer {
             Ok(value) => Ok(value.clone()),
-            Err(trouble) => Err(trouble.again()),
+            Err(trouble) => Err(trouble.repeated()),
         };
         let _ = job.answer.send(answer);
     }

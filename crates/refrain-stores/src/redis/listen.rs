@@ -97,15 +97,15 @@ impl Listener {
                 return;
             }
             sleep(delays.after_failure()).await;
-            self.look().await;
+            self.reconnect().await;
         }
     }
 
     /// Makes the store's connection reconnect and check the server, so that a loss is noted for later processes.
-    async fn look(&self) {
+    async fn reconnect(&self) {
         // The first command detects the broken connection, the second reconnects.
         for _ in 0..2 {
-            if self.line.ask(&cmd("PING")).await.is_ok() {
+            if self.line.send_command(&cmd("PING")).await.is_ok() {
                 return;
             }
         }
@@ -139,12 +139,12 @@ impl Listener {
                 }
                 message = stream.next() => {
                     let Some(message) = message else { return Over::Connection };
-                    if let Some(id) = record(&self.prefix, message.get_channel_name()) {
+                    if let Some(id) = parse_channel(&self.prefix, message.get_channel_name()) {
                         self.watches.settled(id);
                     }
                 }
                 _ = tidy.tick() => {
-                    let (kept, left): (HashSet<_>, Vec<_>) = self.tidied();
+                    let (kept, left): (HashSet<_>, Vec<_>) = self.split_watched();
                     self.heard = kept;
                     for id in left {
                         if in_time(sink.unsubscribe(channel(&self.prefix, id))).await.is_err() {
@@ -156,7 +156,7 @@ impl Listener {
         }
     }
 
-    fn tidied(&self) -> (HashSet<RecordId>, Vec<RecordId>) {
+    fn split_watched(&self) -> (HashSet<RecordId>, Vec<RecordId>) {
         let (kept, left): (Vec<_>, Vec<_>) = self
             .heard
             .iter()
@@ -175,7 +175,7 @@ fn channel(prefix: &str, id: RecordId) -> String {
     format!("{prefix}{{{id}}}")
 }
 
-fn record(prefix: &str, channel: &str) -> Option<RecordId> {
+fn parse_channel(prefix: &str, channel: &str) -> Option<RecordId> {
     let id = channel.strip_prefix(prefix)?;
     id.strip_prefix('{')?.strip_suffix('}')?.parse().ok()
 }

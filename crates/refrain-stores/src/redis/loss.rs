@@ -20,7 +20,7 @@ const STEPS_MAX: u32 = 1_000;
 const NOTE: &str = "a running node detected the loss of the records under this prefix";
 
 /// Evidence of lost records, as text for an error message; `None` if there is none.
-pub(super) async fn look(
+pub(super) async fn find_evidence(
     node: &Node,
     nodes: &[Node],
     asked: AddressSettings<'_>,
@@ -33,9 +33,9 @@ pub(super) async fn look(
     if is_noted(node, asked).await? {
         return Ok(Some("a running node detected the loss".into()));
     }
-    let listening = listening(node, asked.prefix).await;
-    if listening > 0 {
-        let what = format!("{listening} running processes still have the store open");
+    let subscribers = count_subscribers(node, asked.prefix).await;
+    if subscribers > 0 {
+        let what = format!("{subscribers} running processes still have the store open");
         return Ok(Some(what));
     }
     for node in nodes {
@@ -52,13 +52,13 @@ pub(super) fn note(mark: &str) -> Cmd {
 }
 
 /// Deletes the note, because a new store was created on purpose.
-pub(super) async fn forget(node: &Node, prefix: &str, shown: &str) -> Result<()> {
+pub(super) async fn delete_note(node: &Node, prefix: &str, shown: &str) -> Result<()> {
     let mut delete = cmd("DEL");
     delete.arg(note_key(&mark::key_of(prefix)));
-    let deleted = node.ask::<Value>(delete).await;
+    let deleted = node.send_command::<Value>(delete).await;
     deleted
         .map(drop)
-        .map_err(|error| errors::told(error, shown))
+        .map_err(|error| errors::convert_error(error, shown))
 }
 
 fn note_key(mark: &str) -> String {
@@ -68,24 +68,24 @@ fn note_key(mark: &str) -> String {
 async fn is_noted(node: &Node, asked: AddressSettings<'_>) -> Result<bool> {
     let mut exists = cmd("EXISTS");
     exists.arg(note_key(&mark::key_of(asked.prefix)));
-    let noted = node.ask(exists).await;
-    noted.map_err(|error| errors::told(error, asked.shown))
+    let noted = node.send_command(exists).await;
+    noted.map_err(|error| errors::convert_error(error, asked.shown))
 }
 
 /// Number of processes that have the store open, or 0 if the server does not tell. In a cluster no process subscribes.
-async fn listening(node: &Node, prefix: &str) -> u64 {
+async fn count_subscribers(node: &Node, prefix: &str) -> u64 {
     let mut count = cmd("PUBSUB");
     count.arg("NUMSUB").arg(mark::key_of(prefix));
-    let counted = node.ask::<(String, u64)>(count).await;
+    let counted = node.send_command::<(String, u64)>(count).await;
     counted.map_or(0, |(_, count)| count)
 }
 
 async fn first_record(node: &Node, asked: AddressSettings<'_>) -> Result<Option<RecordId>> {
     let mut cursor = "0".to_owned();
     for _ in 0..STEPS_MAX {
-        let scanned = node.ask(scan::scan(&cursor, asked.prefix)).await;
+        let scanned = node.send_command(scan::scan(&cursor, asked.prefix)).await;
         let (next, keys): (String, Vec<Vec<u8>>) =
-            scanned.map_err(|error| errors::told(error, asked.shown))?;
+            scanned.map_err(|error| errors::convert_error(error, asked.shown))?;
         let found = keys.iter().find_map(|key| scan::id_of(key, asked.prefix));
         if found.is_some() || next == "0" {
             return Ok(found);

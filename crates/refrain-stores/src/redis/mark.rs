@@ -27,7 +27,7 @@ impl Mark {
     /// Reads the mark, or creates it unless there is evidence of a loss. With `SET NX`, concurrent processes agree.
     ///
     /// `node` holds the mark; `nodes` are all servers with records.
-    pub(super) async fn agree(
+    pub(super) async fn read_or_create(
         node: &Node,
         nodes: &[Node],
         asked: AddressSettings<'_>,
@@ -36,21 +36,21 @@ impl Mark {
         let key = key_of(prefix);
         let mut text = read(node, &key, shown).await?;
         if text.is_none() {
-            let lost = loss::look(node, nodes, asked).await?;
+            let lost = loss::find_evidence(node, nodes, asked).await?;
             // Another process may have created the store just now.
             text = read(node, &key, shown).await?;
             if let (None, Some(what)) = (&text, lost) {
-                return Err(errors::lost_before(&what, shown));
+                return Err(errors::records_lost(&what, shown));
             }
         }
         if text.is_none() {
-            leave(node, &key, &text_of(&Secret::random()), shown).await?;
+            write_if_absent(node, &key, &text_of(&Secret::random()), shown).await?;
             text = read(node, &key, shown).await?;
         }
-        let text = text.ok_or_else(|| errors::lost(shown))?;
+        let text = text.ok_or_else(|| errors::mark_lost(shown))?;
         let secret = parse(&text, &key, shown)?;
         if asked.start == Start::Fresh {
-            loss::forget(node, prefix, shown).await?;
+            loss::delete_note(node, prefix, shown).await?;
         }
         let text = text_of(&secret);
         Ok(Self { key, secret, text })
@@ -59,7 +59,7 @@ impl Mark {
     /// Checks that the server still has the same mark. A server that is known to lose data gets the mark again.
     pub(super) async fn check(&self, node: &Node, may_forget: bool, shown: &str) -> Result<()> {
         if may_forget {
-            self.leave(node, shown).await?;
+            self.write_if_absent(node, shown).await?;
         }
         let text = read(node, &self.key, shown).await?;
         let secret = match text {
@@ -67,23 +67,23 @@ impl Mark {
             None => {
                 // For processes that start later: they must not take the server for a new one. Best effort; other
                 // processes try it, too.
-                let _ = node.ask::<::redis::Value>(self.note_loss()).await;
-                return Err(errors::lost(shown));
+                let _ = node.send_command::<::redis::Value>(self.note_loss()).await;
+                return Err(errors::mark_lost(shown));
             }
         };
         match secret.as_bytes() == self.secret.as_bytes() {
             true => Ok(()),
-            false => Err(errors::replaced(shown)),
+            false => Err(errors::store_replaced(shown)),
         }
     }
 
     /// Writes this mark if there is none.
-    pub(super) async fn leave(&self, node: &Node, shown: &str) -> Result<()> {
-        leave(node, &self.key, &self.text, shown).await
+    pub(super) async fn write_if_absent(&self, node: &Node, shown: &str) -> Result<()> {
+        write_if_absent(node, &self.key, &self.text, shown).await
     }
 
     /// Command that reads the mark.
-    pub(super) fn asked(&self) -> ::redis::Cmd {
+    pub(super) fn read_command(&self) -> ::redis::Cmd {
         let mut get = cmd("GET");
         get.arg(&self.key);
         get
@@ -95,7 +95,7 @@ impl Mark {
     }
 
     /// Command that writes this mark if there is none.
-    pub(super) fn left(&self) -> ::redis::Cmd {
+    pub(super) fn write_command(&self) -> ::redis::Cmd {
         set(&self.key, &self.text)
     }
 }
@@ -111,18 +111,20 @@ pub(super) fn set(key: &str, text: &str) -> ::redis::Cmd {
     set
 }
 
-async fn leave(node: &Node, key: &str, text: &str, shown: &str) -> Result<()> {
-    let left = node.ask::<::redis::Value>(set(key, text)).await;
-    left.map(drop).map_err(|error| errors::told(error, shown))
+async fn write_if_absent(node: &Node, key: &str, text: &str, shown: &str) -> Result<()> {
+    let written = node.send_command::<::redis::Value>(set(key, text)).await;
+    written
+        .map(drop)
+        .map_err(|error| errors::convert_error(error, shown))
 }
 
 async fn read(node: &Node, key: &str, shown: &str) -> Result<Option<Vec<u8>>> {
     let mut get = cmd("GET");
     get.arg(key);
-    let text = node.ask(get).await;
+    let text = node.send_command(get).await;
     text.map_err(|error| match error.code() {
         Some("WRONGTYPE") => foreign(key, shown),
-        _ => errors::told(error, shown),
+        _ => errors::convert_error(error, shown),
     })
 }
 

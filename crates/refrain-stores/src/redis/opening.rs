@@ -43,17 +43,17 @@ pub(super) async fn connect(
         start,
     } = address;
     let start = *start;
-    let told = |error| errors::told(error, shown);
+    let convert = |error| errors::convert_error(error, shown);
     if let RedisTopology::Cluster(seeds) = place {
         let cluster = Cluster::connect(seeds.clone(), patience).await;
-        let cluster = cluster.map_err(told)?;
-        let nodes = cluster.primaries().await.map_err(told)?;
+        let cluster = cluster.map_err(convert)?;
+        let nodes = cluster.primaries().await.map_err(convert)?;
         let asked = AddressSettings {
             prefix,
             shown,
             start,
         };
-        let known = reception::meet(&nodes, &cluster.any(), asked, None).await?;
+        let known = reception::check_servers(&nodes, &cluster.any(), asked, None).await?;
         return Ok((Met::Cluster(cluster), Arc::new(known)));
     }
     let always = match place {
@@ -62,7 +62,7 @@ pub(super) async fn connect(
         }
         RedisTopology::One(_) | RedisTopology::Cluster(_) => None,
     };
-    let dialed = dial(place).map_err(told)?;
+    let dialed = dial(place).map_err(convert)?;
     let line = SharedConnection::new(dialed, shown, patience, runtime.clone());
     let node = Node::One(line.dial().await?);
     let nodes = std::slice::from_ref(&node);
@@ -71,8 +71,8 @@ pub(super) async fn connect(
         shown,
         start,
     };
-    let known = Arc::new(reception::meet(nodes, &node, asked, always).await?);
-    line.hold_to(known.clone());
+    let known = Arc::new(reception::check_servers(nodes, &node, asked, always).await?);
+    line.set_expected(known.clone());
     Ok((Met::One(line), known))
 }
 

@@ -46,7 +46,7 @@ pub(super) enum Node {
 }
 
 impl Node {
-    pub(super) async fn ask<T: FromRedisValue>(&self, command: Cmd) -> RedisResult<T> {
+    pub(super) async fn send_command<T: FromRedisValue>(&self, command: Cmd) -> RedisResult<T> {
         let answer = match self {
             Self::One(connection) => connection.clone().send_packed_command(&command).await?,
             Self::Of(connection, host, port) => {
@@ -73,7 +73,7 @@ pub(super) struct AddressSettings<'a> {
 /// Checks the servers on which a store is opened: all primaries of a cluster, or the single server.
 ///
 /// `always` is a reason why writes may be lost, independent of the servers' settings.
-pub(super) async fn meet(
+pub(super) async fn check_servers(
     nodes: &[Node],
     keeper: &Node,
     asked: AddressSettings<'_>,
@@ -83,7 +83,9 @@ pub(super) async fn meet(
     let mut losses: Vec<String> = always.map(String::from).into_iter().collect();
     let mut knows_flags = true;
     for node in nodes {
-        let facts = RedisServerFacts::read(node).await.map_err(told(shown))?;
+        let facts = RedisServerFacts::read(node)
+            .await
+            .map_err(error_converter(shown))?;
         facts.check(shown)?;
         knows_flags &= facts.version >= VERSION_WITH_FLAGS;
         for loss in facts.losses() {
@@ -93,11 +95,13 @@ pub(super) async fn meet(
         }
     }
     let known = OpenedServer {
-        mark: Mark::agree(keeper, nodes, asked).await?,
+        mark: Mark::read_or_create(keeper, nodes, asked).await?,
         scripts: Scripts::new(knows_flags),
         losses,
     };
-    check_rights(keeper, prefix).await.map_err(told(shown))?;
+    check_rights(keeper, prefix)
+        .await
+        .map_err(error_converter(shown))?;
     for node in nodes {
         load(node, &known.scripts).await;
     }
@@ -105,13 +109,15 @@ pub(super) async fn meet(
 }
 
 /// Checks a server after a reconnect: it may be another server, or have lost its records.
-pub(super) async fn meet_again(
+pub(super) async fn recheck_server(
     connection: &MultiplexedConnection,
     known: &OpenedServer,
     shown: &str,
 ) -> Result<()> {
     let node = Node::One(connection.clone());
-    let facts = RedisServerFacts::read(&node).await.map_err(told(shown))?;
+    let facts = RedisServerFacts::read(&node)
+        .await
+        .map_err(error_converter(shown))?;
     facts.check(shown).map_err(|error| {
         // The store is already open, so this is an unavailable server, not a configuration error.
         Error::new(ErrorKind::Unavailable, error.to_string())
@@ -129,7 +135,7 @@ pub(super) async fn meet_again(
 /// Loads the scripts, best effort: a missing script is loaded on first use.
 async fn load(node: &Node, scripts: &Scripts) {
     for script in scripts.load() {
-        if let Err(error) = node.ask::<Value>(script).await {
+        if let Err(error) = node.send_command::<Value>(script).await {
             tracing::debug!(%error, "cannot preload a Lua script");
             return;
         }
@@ -148,7 +154,7 @@ async fn check_rights(node: &Node, prefix: &str) -> RedisResult<()> {
         .arg(script)
         .arg(1)
         .arg(format!("{prefix}{{rights-{:016x}}}", rand::random::<u64>()));
-    node.ask::<Value>(probe).await?;
+    node.send_command::<Value>(probe).await?;
     // Cluster calls do not use transactions.
     if let Node::One(connection) = node {
         let mut empty = pipe();
@@ -161,8 +167,8 @@ async fn check_rights(node: &Node, prefix: &str) -> RedisResult<()> {
     Ok(())
 }
 
-fn told(shown: &str) -> impl Fn(RedisError) -> Error {
-    move |error| errors::told(error, shown)
+fn error_converter(shown: &str) -> impl Fn(RedisError) -> Error {
+    move |error| errors::convert_error(error, shown)
 }
 
 /// Role and settings of a server; `None` if it does not tell.
@@ -178,7 +184,7 @@ struct RedisServerFacts {
 
 impl RedisServerFacts {
     async fn read(node: &Node) -> RedisResult<Self> {
-        let info: String = node.ask(cmd("INFO")).await?;
+        let info: String = node.send_command(cmd("INFO")).await?;
         let mut facts = Self::from_info(&info);
         // Managed servers often forbid `CONFIG GET`. An unknown setting counts as unsafe.
         for (setting, field) in [
@@ -187,7 +193,7 @@ impl RedisServerFacts {
         ] {
             let mut get = cmd("CONFIG");
             get.arg("GET").arg(setting);
-            if let Ok(pairs) = node.ask::<Vec<String>>(get).await
+            if let Ok(pairs) = node.send_command::<Vec<String>>(get).await
                 && let [_, value] = &pairs[..]
             {
                 *field = Some(value.clone());

@@ -105,12 +105,13 @@ impl RedisState {
         reads: bool,
         mut show: impl FnMut(Vec<(RecordId, Option<Record<()>>)>, Timestamp),
     ) -> Result<()> {
-        let told = |error| errors::told(error, &self.shown);
+        let convert = |error| errors::convert_error(error, &self.shown);
         for node in self.nodes().await? {
             let mut cursor = "0".to_owned();
             loop {
                 let scan = scan(&cursor, &self.calls.prefix);
-                let (next, keys): (String, Vec<Vec<u8>>) = node.ask(scan).await.map_err(told)?;
+                let (next, keys): (String, Vec<Vec<u8>>) =
+                    node.send_command(scan).await.map_err(convert)?;
                 let of = |key: &Vec<u8>| id_of(key, &self.calls.prefix);
                 let ids: Vec<_> = keys.iter().filter_map(of).collect();
                 let now = self.now_of(&node).await?;
@@ -154,32 +155,32 @@ impl RedisState {
         if ids.is_empty() {
             return Ok(Vec::new());
         }
-        let told = |error| errors::told(error, &self.shown);
+        let convert = |error| errors::convert_error(error, &self.shown);
         if let Node::One(_) = node {
             let mut get = cmd("MGET");
             for id in ids {
                 self.calls.key(&mut get, *id, b"");
             }
-            return node.ask(get).await.map_err(told);
+            return node.send_command(get).await.map_err(convert);
         }
         // Keys in different slots cannot be read with one command.
         let asks = ids.iter().map(|id| async {
             let mut get = cmd("GET");
             self.calls.key(&mut get, *id, b"");
-            node.ask::<Value>(get).await
+            node.send_command::<Value>(get).await
         });
         let values = futures_util::future::join_all(asks).await;
-        let told = |value: ::redis::RedisResult<Value>| value.map_err(told);
-        values.into_iter().map(told).collect()
+        let converted = |value: ::redis::RedisResult<Value>| value.map_err(convert);
+        values.into_iter().map(converted).collect()
     }
 
     async fn now_of(&self, node: &Node) -> Result<Timestamp> {
         if let Some(now) = &self.calls.clock {
             return Ok(now());
         }
-        let time = node.ask::<Value>(cmd("TIME")).await;
+        let time = node.send_command::<Value>(cmd("TIME")).await;
         let time = time.and_then(|time| Ok(<(u64, u64)>::from_redis_value(time)?));
-        let (seconds, micros) = time.map_err(|error| errors::told(error, &self.shown))?;
+        let (seconds, micros) = time.map_err(|error| errors::convert_error(error, &self.shown))?;
         Ok(Timestamp(seconds * 1_000 + micros / 1_000))
     }
 }

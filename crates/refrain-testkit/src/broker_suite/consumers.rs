@@ -115,7 +115,7 @@ pub(super) async fn a_failed_message_is_tried_again<F: Fixture>(
     };
     let consumer = stage.consumer(&broker, WORKER);
     let is_done = || effects.len() >= texts.len();
-    let away = stage.away(broker.guarantees());
+    let away = stage.redelivery_time(broker.guarantees());
     stage.run(vec![consumer], handler, away, is_done).await?;
     effects.expect_each_once(&texts)?;
     expect("attempts", tries.len(), texts.len() * 2)?;
@@ -124,7 +124,7 @@ pub(super) async fn a_failed_message_is_tried_again<F: Fixture>(
 
 pub(super) async fn a_slow_handler_runs_once<F: Fixture>(stage: &Stage<'_, F>) -> Checked<Ran> {
     let brokers = [stage.connect(WORKER).await?, stage.connect(WORKER).await?];
-    let away = stage.away(brokers[0].guarantees());
+    let away = stage.redelivery_time(brokers[0].guarantees());
     stage
         .publish(&*brokers[0], &Message::new("slow").with_id("slow"))
         .await?;
@@ -150,7 +150,7 @@ pub(super) async fn a_slow_handler_runs_once<F: Fixture>(stage: &Stage<'_, F>) -
     expect("starts", starts.len(), 1)?;
     expect("effects", effects.len(), 1)?;
     stage
-        .nothing(&*stage.connect(WORKER).await?, away * 2)
+        .expect_no_delivery(&*stage.connect(WORKER).await?, away * 2)
         .await?;
     Ok(Ran::Held)
 }

@@ -41,7 +41,7 @@ pub(super) async fn a_worker_that_dies_loses_nothing<F: Fixture>(
     drop(broker);
     let other = stage.connect(WORKER).await?;
     let effects = Effects::default();
-    let away = stage.away(other.guarantees()) * 2 + Duration::from_secs(5);
+    let away = stage.redelivery_time(other.guarantees()) * 2 + Duration::from_secs(5);
     let consumer = stage.consumer(&other, WORKER);
     let is_done = || effects.len() >= texts.len();
     stage
@@ -106,7 +106,7 @@ async fn disturbed<F: Fixture>(
         Ok::<_, Broken>(())
     };
     let consumer = stage.consumer(&broker, WORKER);
-    let away = stage.away(broker.guarantees()) * 3 + COMING_BACK;
+    let away = stage.redelivery_time(broker.guarantees()) * 3 + COMING_BACK;
     let is_done = || effects.len() >= texts.len();
     let consuming = stage.run(vec![consumer], handler, away, is_done);
     let (consumed, produced, disturbed) = tokio::join!(consuming, producing, disturbing);
@@ -123,7 +123,7 @@ async fn publish_surely<F: Fixture>(
     publisher: &dyn Publisher,
     message: &Message,
 ) -> Checked {
-    let late = stage.late(Duration::from_secs(30));
+    let deadline = stage.deadline(Duration::from_secs(30));
     loop {
         let publishing = publisher.publish(&stage.queue, message);
         let failed = match timeout(Duration::from_secs(5), publishing).await {
@@ -131,7 +131,7 @@ async fn publish_surely<F: Fixture>(
             Ok(Err(error)) => error.to_string(),
             Err(_) => "no response in time".into(),
         };
-        if Instant::now() > late {
+        if Instant::now() > deadline {
             return broken(format!("publishing still fails: {failed}"));
         }
         sleep(Duration::from_millis(50)).await;

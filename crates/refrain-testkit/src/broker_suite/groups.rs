@@ -44,7 +44,7 @@ pub(super) async fn groups_stay_in_order<F: Fixture>(stage: &Stage<'_, F>) -> Ch
     };
     let consumer = stage.consumer(&broker, WORKER);
     let is_done = || effects.len() >= GROUPS * EACH;
-    let time = stage.away(broker.guarantees()) + Duration::from_secs(5);
+    let time = stage.redelivery_time(broker.guarantees()) + Duration::from_secs(5);
     stage.run(vec![consumer], handler, time, is_done).await?;
     let all = effects.all();
     for group in 0..GROUPS {

@@ -51,7 +51,7 @@ pub(super) async fn poison_becomes_a_dead_letter_and_is_let_through_again<F: Fix
             })
         }
     };
-    let away = stage.away(undertaker.guarantees());
+    let away = stage.redelivery_time(undertaker.guarantees());
     let consumer = || {
         stage
             .consumer(&broker, WORKER)
@@ -84,7 +84,7 @@ pub(super) async fn poison_becomes_a_dead_letter_and_is_let_through_again<F: Fix
         .run(vec![consumer()], handler, away, || effects.len() > 1)
         .await?;
     expect("effects in all", effects.len(), 2)?;
-    stage.nothing(&*undertaker, away * 2).await?;
+    stage.expect_no_delivery(&*undertaker, away * 2).await?;
     Ok(Ran::Held)
 }
 

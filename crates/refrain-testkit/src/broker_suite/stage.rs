@@ -116,12 +116,12 @@ impl<'a, F: Fixture> Stage<'a, F> {
     }
 
     /// Deadline for an event that takes `time`.
-    pub(super) fn late(&self, time: Duration) -> Instant {
+    pub(super) fn deadline(&self, time: Duration) -> Instant {
         Instant::now() + time + self.fixture.patience()
     }
 
     /// Time after which an abandoned delivery is redelivered.
-    pub(super) fn away(&self, guarantees: Guarantees) -> Duration {
+    pub(super) fn redelivery_time(&self, guarantees: Guarantees) -> Duration {
         guarantees.ack_wait.unwrap_or(self.fixture.ack_wait())
     }
 
@@ -131,9 +131,9 @@ impl<'a, F: Fixture> Stage<'a, F> {
 
     /// Returns the next delivery; fails if none arrives in time.
     pub(super) async fn next(&self, broker: &dyn Broker, takes: Duration) -> Checked<Delivery> {
-        let late = self.late(takes);
+        let deadline = self.deadline(takes);
         loop {
-            let left = late.saturating_duration_since(Instant::now());
+            let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return broken("no message was delivered, expected one");
             }
@@ -149,7 +149,11 @@ impl<'a, F: Fixture> Stage<'a, F> {
     }
 
     /// Fails if a delivery arrives within this time.
-    pub(super) async fn nothing(&self, broker: &dyn Broker, within: Duration) -> Checked {
+    pub(super) async fn expect_no_delivery(
+        &self,
+        broker: &dyn Broker,
+        within: Duration,
+    ) -> Checked {
         let until = Instant::now() + within;
         loop {
             let left = until.saturating_duration_since(Instant::now());

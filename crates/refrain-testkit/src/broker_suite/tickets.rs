@@ -67,8 +67,8 @@ pub(super) async fn an_acknowledged_message_does_not_come_again<F: Fixture>(
     delivery.ticket.ack().await?;
     broker.close().await?;
     let other = stage.connect(WORKER).await?;
-    let away = stage.away(other.guarantees());
-    stage.nothing(&*other, away * 2).await?;
+    let away = stage.redelivery_time(other.guarantees());
+    stage.expect_no_delivery(&*other, away * 2).await?;
     Ok(Ran::Held)
 }
 
@@ -84,7 +84,9 @@ pub(super) async fn a_dropped_delivery_comes_again<F: Fixture>(
         .publish(&*broker, &Message::new("dropped").with_id("1"))
         .await?;
     drop(stage.next(&*broker, SOON).await?);
-    let again = stage.next(&*broker, stage.away(guarantees)).await?;
+    let again = stage
+        .next(&*broker, stage.redelivery_time(guarantees))
+        .await?;
     expect("payload", &again.message.payload[..], b"dropped")?;
     expect("id", again.message.id.as_deref(), Some("1"))?;
     again.ticket.ack().await?;
@@ -102,7 +104,9 @@ pub(super) async fn a_crash_before_the_acknowledgement_delivers_again<F: Fixture
     broker.close().await?;
     drop((delivery, broker));
     let other = stage.connect(WORKER).await?;
-    let again = stage.next(&*other, stage.away(other.guarantees())).await?;
+    let again = stage
+        .next(&*other, stage.redelivery_time(other.guarantees()))
+        .await?;
     expect("payload", &again.message.payload[..], b"crash")?;
     again.ticket.ack().await?;
     Ok(Ran::Held)
@@ -152,11 +156,16 @@ pub(super) async fn a_message_that_is_held_longer_does_not_come_again<F: Fixture
         }
         Ok::<_, Broken>(())
     };
-    let (held, nothing) = tokio::join!(holding, stage.nothing(&*other, ack_wait * 10 / 6));
+    let (held, nothing) = tokio::join!(
+        holding,
+        stage.expect_no_delivery(&*other, ack_wait * 10 / 6)
+    );
     held?;
     nothing?;
     delivery.ticket.ack().await?;
-    stage.nothing(&*other, ack_wait + ack_wait / 2).await?;
+    stage
+        .expect_no_delivery(&*other, ack_wait + ack_wait / 2)
+        .await?;
     Ok(Ran::Held)
 }
 
@@ -175,7 +184,9 @@ pub(super) async fn attempts_are_counted<F: Fixture>(stage: &Stage<'_, F>) -> Ch
     }
     broker.close().await?;
     let other = stage.connect_holding(WORKER, HELD_MIN).await?;
-    let last = stage.next(&*other, stage.away(other.guarantees())).await?;
+    let last = stage
+        .next(&*other, stage.redelivery_time(other.guarantees()))
+        .await?;
     expect("attempt on another connection", last.attempt, 4)?;
     last.ticket.ack().await?;
     Ok(Ran::Held)
@@ -190,7 +201,7 @@ pub(super) async fn a_dropped_pull_loses_nothing<F: Fixture>(stage: &Stage<'_, F
         let dropped = timeout(Duration::from_millis(2 * number), pulling).await;
         drop(dropped);
         stage.publish(&*broker, &message).await?;
-        let away = stage.away(broker.guarantees());
+        let away = stage.redelivery_time(broker.guarantees());
         let delivery = stage.next(&*broker, away).await?;
         expect("payload", &delivery.message.payload, &message.payload)?;
         delivery.ticket.ack().await?;

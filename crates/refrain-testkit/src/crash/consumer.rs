@@ -12,9 +12,8 @@ use tokio::{
 };
 
 use super::{
-    CRASHES_MAX, add, at_points,
+    CRASHES_MAX, add, at_points, describe_crash,
     life::{Death, live},
-    struck,
 };
 use crate::{
     Ledger,
@@ -337,7 +336,7 @@ async fn at_point(
     trial.start(NAME);
     let settled = trial.settled(1).await;
     let place = trial.ledger.fallen()?;
-    Some(trial.promised(guarantee, settled, &struck(fall, at, &place)))
+    Some(trial.promised(guarantee, settled, &describe_crash(fall, at, &place)))
 }
 
 /// Waits until the message is acknowledged, then for late effects.

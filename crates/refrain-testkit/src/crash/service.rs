@@ -8,13 +8,12 @@ use refrain::Guarantee;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{
-    CRASHES_MAX, add, at_points,
+    CRASHES_MAX, add, at_points, describe_crash,
     life::{Death, cut, live},
-    struck,
 };
 use crate::{
     Audit, Ledger, Seen as Saw,
-    door::{Door, Got, Makers, Reading, ServiceResponse, fresh_key, told},
+    door::{Door, Got, Makers, Reading, ServiceResponse, describe_response, fresh_key},
     holes::{Case, Report, Seen},
     ledger::Fall,
 };
@@ -110,7 +109,7 @@ async fn at_point(guarantee: Guarantee, makers: &Makers, at: usize, fall: Fall) 
         Fall::Panic => door,
     };
     let end = trial.retried(&door).await;
-    Some(trial.judge(&end, &struck(fall, at, &place)))
+    Some(trial.judge(&end, &describe_crash(fall, at, &place)))
 }
 
 async fn lost(guarantee: Guarantee, makers: &Makers) -> Seen {
@@ -171,7 +170,7 @@ impl<'m> Trial<'m> {
         let seen = |why: String| {
             Err(format!(
                 "{after}; the retry got {}, and there were {} effects: {why}",
-                told(end),
+                describe_response(end),
                 effects.len()
             ))
         };

@@ -12,7 +12,7 @@ use tokio::{
 use super::{AT_ONCE, AWAITS_MAX, other};
 use crate::{
     Ledger,
-    door::{Door, Going, Got, Makers, Reading, ServiceResponse, fresh_key, told},
+    door::{Door, Going, Got, Makers, Reading, ServiceResponse, describe_response, fresh_key},
     holes::Seen,
 };
 
@@ -94,8 +94,8 @@ fn same(first: &Got, duplicate: &Got, what: &str) -> Seen {
         true => Ok(()),
         false => Err(format!(
             "the first request got {}, {what} got {}",
-            told(first),
-            told(duplicate)
+            describe_response(first),
+            describe_response(duplicate)
         )),
     }
 }
@@ -105,7 +105,7 @@ pub(super) async fn first(makers: &Makers) -> Seen {
     let got = trial.send().await;
     match &got {
         Ok(answer) if answer.is_success() => trial.effects(1, "after one request"),
-        got => Err(format!("a first request got {}", told(got))),
+        got => Err(format!("a first request got {}", describe_response(got))),
     }
 }
 
@@ -140,7 +140,7 @@ pub(super) async fn concurrent(makers: &Makers) -> Seen {
 fn must_succeed(end: &Got) -> Seen {
     match end {
         Ok(answer) if answer.is_success() => Ok(()),
-        end => Err(format!("in the end it got {}", told(end))),
+        end => Err(format!("in the end it got {}", describe_response(end))),
     }
 }
 
@@ -219,8 +219,8 @@ pub(super) async fn other_body(makers: &Makers) -> Option<Seen> {
         true => trial.effects(1, "after another body with the same key"),
         false => Err(format!(
             "another body with the same key got {}, the first request got {}",
-            told(&got),
-            told(&first)
+            describe_response(&got),
+            describe_response(&first)
         )),
     })
 }

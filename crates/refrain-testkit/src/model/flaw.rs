@@ -128,7 +128,7 @@ impl Flaw {
         let record = self.bend_record(record, &command, now);
         let command = self.bend_command(command, record.as_ref());
         match self.overrule(record.as_ref(), &command, now) {
-            Some(reply) => kept(record, reply),
+            Some(reply) => unchanged(record, reply),
             None => self.forget(step(record, command, now)),
         }
     }
@@ -363,7 +363,7 @@ fn reopened(fence: Fence) -> State {
     State::Indeterminate { hold, reason }
 }
 
-fn kept(record: Option<Record>, reply: Reply) -> Stepped {
+fn unchanged(record: Option<Record>, reply: Reply) -> Stepped {
     Stepped {
         record,
         reply,

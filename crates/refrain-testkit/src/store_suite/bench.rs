@@ -101,12 +101,12 @@ impl<S: Store> Bench<S> {
         }
     }
 
-    pub(super) async fn ask(&self, claim: &Claim) -> Checked<Verdict> {
-        ask(&*self.store, claim).await
+    pub(super) async fn send_claim(&self, claim: &Claim) -> Checked<Verdict> {
+        send_claim(&*self.store, claim).await
     }
 
     pub(super) async fn granted(&self, claim: &Claim) -> Checked<Grant> {
-        match self.ask(claim).await? {
+        match self.send_claim(claim).await? {
             Verdict::Granted(grant) => Ok(grant),
             other => Err(Broken(format!("expected a grant, got {}", brief(&other)))),
         }
@@ -115,7 +115,7 @@ impl<S: Store> Bench<S> {
     /// Claims; expects this verdict and an unchanged record.
     pub(super) async fn refused(&self, what: &str, claim: &Claim, want: Verdict) -> Checked {
         let before = self.view(claim.id).await?;
-        expect(what, self.ask(claim).await?, want)?;
+        expect(what, self.send_claim(claim).await?, want)?;
         let after = self.view(claim.id).await?;
         expect(&format!("the record after: {what}"), after, before)
     }
@@ -155,7 +155,7 @@ impl<S: Store> Bench<S> {
 }
 
 /// Sends a single claim to a store.
-pub(super) async fn ask(store: &impl Store, claim: &Claim) -> Checked<Verdict> {
+pub(super) async fn send_claim(store: &impl Store, claim: &Claim) -> Checked<Verdict> {
     let mut verdicts = store.claim(std::slice::from_ref(claim)).await?;
     match verdicts.pop() {
         Some(verdict) if verdicts.is_empty() => Ok(view::of_verdict(verdict?, claim.id)),

@@ -148,7 +148,7 @@ pub(super) async fn t8_needs_a_claim_that_stands_for_it<S: Store>(bench: &Bench<
         });
         expect(
             "a claim that must not execute it again",
-            bench.ask(&ask).await?,
+            bench.send_claim(&ask).await?,
             want,
         )?;
     }
@@ -167,7 +167,7 @@ pub(super) async fn t8_ends_with_the_attempts<S: Store>(bench: &Bench<S>) -> Che
         fence = Some(grant.fence);
         bench.clock.advance(LEASE);
     }
-    let Verdict::Indeterminate(doubt) = bench.ask(&ask()).await? else {
+    let Verdict::Indeterminate(doubt) = bench.send_claim(&ask()).await? else {
         let message = "after the last attempt lapsed: expected indeterminate, got something else";
         return Err(Broken(message.into()));
     };
@@ -190,7 +190,7 @@ pub(super) async fn a_zero_lease_lapses_at_once<S: Store>(bench: &Bench<S>) -> C
         settle_left: SETTLE_AFTER,
     });
     let what = "a claim directly after an at-most-once claim with a zero lease";
-    expect(what, bench.ask(&claim(1)).await?, want)?;
+    expect(what, bench.send_claim(&claim(1)).await?, want)?;
     bench.granted(&zero(repeatable(2))).await?;
     let grant = bench.granted(&repeatable(2)).await?;
     expect("the attempt after a zero lease", grant.attempt, 2)
@@ -248,7 +248,7 @@ pub(super) async fn records_do_not_interact<S: Store>(bench: &Bench<S>) -> Check
         let (first, fence) = stage.reach(bench, number).await?;
         let want = Verdict::Replay(outcome(bystander.id));
         let what = format!("the bystander beside {stage:?}");
-        expect(&what, bench.ask(&claim(100)).await?, want)?;
+        expect(&what, bench.send_claim(&claim(100)).await?, want)?;
         let other = bench
             .settle(bystander.id, fence, refrain::Settlement::Release)
             .await?;

@@ -71,7 +71,7 @@ async fn still_claimed<S: Store>(bench: &Bench<S>, first: &Claim, fence: Fence) 
         fits,
         true,
     )?;
-    if let Verdict::Granted(_) = bench.ask(&claim(1)).await? {
+    if let Verdict::Granted(_) = bench.send_claim(&claim(1)).await? {
         return Err(Broken(
             "a claimed key was granted again after a restart".into(),
         ));
@@ -80,7 +80,11 @@ async fn still_claimed<S: Store>(bench: &Bench<S>, first: &Claim, fence: Fence) 
         .end(first.id, fence, completion(outcome(first.id)))
         .await?;
     let want = Verdict::Replay(outcome(first.id));
-    expect("a claim after that", bench.ask(&claim(1)).await?, want)
+    expect(
+        "a claim after that",
+        bench.send_claim(&claim(1)).await?,
+        want,
+    )
 }
 
 /// Also for a key that was claimed again after the erase, and after sweeps.
@@ -163,8 +167,11 @@ pub(super) async fn a_reboot_ends_nothing_early<F: Fixture>(fixture: &F) -> Chec
     )?;
     let want = Verdict::Replay(outcome(first.id));
     let what = "a claim within retention, after a reboot";
-    expect(what, bench.ask(&claim(1)).await?, want)?;
-    let doubted = matches!(bench.ask(&claim(2)).await?, Verdict::Indeterminate(_));
+    expect(what, bench.send_claim(&claim(1)).await?, want)?;
+    let doubted = matches!(
+        bench.send_claim(&claim(2)).await?,
+        Verdict::Indeterminate(_)
+    );
     expect(
         "an indeterminate record stays indeterminate after a reboot",
         doubted,
@@ -172,7 +179,7 @@ pub(super) async fn a_reboot_ends_nothing_early<F: Fixture>(fixture: &F) -> Chec
     )?;
     bench.clock.advance(RETENTION);
     let what = "a claim after the end of retention, with a reboot before";
-    expect(what, bench.ask(&claim(1)).await?, Verdict::Expired)
+    expect(what, bench.send_claim(&claim(1)).await?, Verdict::Expired)
 }
 
 impl<S: Store> Bench<S> {

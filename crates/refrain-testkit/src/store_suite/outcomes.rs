@@ -34,7 +34,7 @@ async fn comes_back<S: Store>(
     bench
         .end(ask.id, fence, completion(outcome.clone()))
         .await?;
-    let Verdict::Replay(replayed) = bench.ask(&claim(number)).await? else {
+    let Verdict::Replay(replayed) = bench.send_claim(&claim(number)).await? else {
         return Err(Broken(format!("{what}: expected a replay")));
     };
     same(what, &replayed, &outcome, ask.id)?;

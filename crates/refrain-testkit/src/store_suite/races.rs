@@ -34,7 +34,7 @@ pub(super) async fn one_of_many_is_granted<S: Store>(
 ) -> Checked {
     for round in 1..=u64::from(options.rounds) {
         let answers = race(bench, options.racers, |_, store| async move {
-            ask_unlocked(&*store, &claim(round)).await
+            send_claim_unlocked(&*store, &claim(round)).await
         })
         .await?;
         let mut granted = 0;
@@ -67,7 +67,7 @@ pub(super) async fn completion_races_takeover<S: Store>(
                         settle_unlocked(&*store, id(round), old, end).await?,
                     )),
                     _ => Ok(RaceResult::Verdict(
-                        ask_unlocked(&*store, &repeatable(round)).await?,
+                        send_claim_unlocked(&*store, &repeatable(round)).await?,
                     )),
                 }
             }
@@ -94,7 +94,7 @@ pub(super) async fn completion_races_takeover<S: Store>(
 }
 
 /// Claims; again if the record was locked for too long.
-async fn ask_unlocked(store: &impl Store, claim: &Claim) -> Checked<Verdict> {
+async fn send_claim_unlocked(store: &impl Store, claim: &Claim) -> Checked<Verdict> {
     let end = Instant::now() + LOCKED_MAX;
     loop {
         let verdict = store.claim(std::slice::from_ref(claim)).await;
@@ -166,7 +166,7 @@ pub(super) async fn holders_exclude_each_other<S: Store>(
 
 async fn hold_once(store: &impl Store, busy: &AtomicBool, turns: &AtomicU32) -> Checked {
     let ask_for = claim(1);
-    let Verdict::Granted(grant) = ask_unlocked(store, &ask_for).await? else {
+    let Verdict::Granted(grant) = send_claim_unlocked(store, &ask_for).await? else {
         return Ok(());
     };
     let was_busy = busy.swap(true, Ordering::SeqCst);

@@ -9,8 +9,8 @@ use refrain::{
 
 use super::{
     bench::{
-        Bench, Checked, DOUBT, LEASE, MOMENT, SETTLE_AFTER, ask, brief, claim, completion, expect,
-        outcome, repeatable,
+        Bench, Checked, DOUBT, LEASE, MOMENT, SETTLE_AFTER, brief, claim, completion, expect,
+        outcome, repeatable, send_claim,
     },
     stage::Stage,
 };
@@ -44,7 +44,7 @@ pub(super) async fn t4_renewing_brings_back_a_lapsed_claim<S: Store>(bench: &Ben
         bench.clock.advance(LEASE);
         if stage == Stage::Lapsed {
             // A claim that finds the lapsed record must not end it.
-            let seen = bench.ask(&claim(number)).await?;
+            let seen = bench.send_claim(&claim(number)).await?;
             let doubted = matches!(seen, Verdict::Indeterminate(_));
             expect("a lapsed claim is indeterminate", doubted, true)?;
         }
@@ -74,7 +74,7 @@ pub(super) async fn t4_renewing_for_no_time_ends_the_lease<S: Store>(bench: &Ben
         let renewed = bench.renew(ask().id, grant.fence, Duration::ZERO).await?;
         expect("renewing with a zero lease", renewed, Settled::Applied)?;
     }
-    let seen = bench.ask(&ask()).await?;
+    let seen = bench.send_claim(&ask()).await?;
     let lapsed = matches!(seen, Verdict::Indeterminate(doubt) if doubt.reason == Reason::Lapsed);
     expect("indeterminate when no attempts are left", lapsed, true)
 }
@@ -256,7 +256,7 @@ pub(super) async fn a_settlement_wakes_who_watches_elsewhere<S: Store>(
         let Some(mut watch) = bench.twin.watch(claim(number).id) else {
             return Ok(());
         };
-        let asked = ask(&*bench.twin, &claim(number)).await?;
+        let asked = send_claim(&*bench.twin, &claim(number)).await?;
         let want = Verdict::InFlight { lease_left: LEASE };
         expect("a claim on the other handle", asked, want)?;
         let what = format!("a watch on the other handle is notified of {}", brief(&end));

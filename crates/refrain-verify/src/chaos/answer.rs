@@ -57,7 +57,7 @@ impl UnreadResponse {
     }
 
     /// Returns the message to send to the client.
-    pub(super) fn shown(mut self, keeps_alive: bool, manner: Manner) -> Flow {
+    pub(super) fn into_flow(mut self, keeps_alive: bool, manner: Manner) -> Flow {
         let connection: &[u8] = match (self.asked.is_new, keeps_alive) {
             (true, true) | (false, false) => b"",
             (true, false) => b"connection: close\r\n",
@@ -70,7 +70,7 @@ impl UnreadResponse {
     }
 
     /// Returns the message for a response that is read and discarded.
-    pub(super) fn unheard(self) -> Flow {
+    pub(super) fn into_discarded_flow(self) -> Flow {
         Flow::new(Vec::new(), self.framing, false, Manner::Unheard)
     }
 }

@@ -40,17 +40,17 @@ pub(super) async fn connect(place: &Endpoint) -> Option<Upstream> {
 }
 
 /// Sends a request and reads the head of its response. An unsent rest of the request stays in `request`.
-pub(super) async fn ask<C: AsyncRead + Unpin>(
+pub(super) async fn send_request<C: AsyncRead + Unpin>(
     client: &mut Side<C>,
     upstream: &mut Upstream,
     request: &mut Flow,
     asked: RequestFlags,
 ) -> Result<UnreadResponse, Failed> {
-    poll_fn(|context| poll_ask(client, upstream, request, asked, context)).await
+    poll_fn(|context| poll_send_request(client, upstream, request, asked, context)).await
 }
 
-/// See [`ask`].
-pub(super) fn poll_ask<C: AsyncRead + Unpin>(
+/// See [`send_request`].
+pub(super) fn poll_send_request<C: AsyncRead + Unpin>(
     client: &mut Side<C>,
     upstream: &mut Upstream,
     request: &mut Flow,

@@ -15,7 +15,7 @@ use tokio::{
 
 use super::{
     answer::UnreadResponse,
-    exchange::{connect, poll_ask, relay},
+    exchange::{connect, poll_send_request, relay},
     flow::{Flow, Manner},
     line::{Ended, ProxiedConnection},
     request::{Request, RequestFlags},
@@ -54,11 +54,11 @@ pub(super) struct Harmed {
 }
 
 impl Harmed {
-    fn shown(answer: Result<UnreadResponse, Ended>) -> Self {
-        Self::shown_so(answer, Manner::AsItComes)
+    fn answered(answer: Result<UnreadResponse, Ended>) -> Self {
+        Self::answered_in_manner(answer, Manner::AsItComes)
     }
 
-    fn shown_so(answer: Result<UnreadResponse, Ended>, manner: Manner) -> Self {
+    fn answered_in_manner(answer: Result<UnreadResponse, Ended>, manner: Manner) -> Self {
         let upstream = answer.as_ref().ok().map(|answer| answer.status.as_u16());
         Self {
             shown: answer.map(|answer| (answer, manner)),
@@ -89,20 +89,20 @@ impl ProxiedConnection {
             }
             Fault::Delay(time) => {
                 sleep(time).await;
-                (Harmed::shown(self.pass(request).await), None)
+                (Harmed::answered(self.pass(request).await), None)
             }
             Fault::DelayAnswer(time) => {
                 let answer = self.pass(request).await;
                 sleep(time).await;
-                (Harmed::shown(answer), None)
+                (Harmed::answered(answer), None)
             }
             Fault::Cut(at) => {
                 let answer = self.pass(request).await;
-                (Harmed::shown_so(answer, Manner::Cut(at)), None)
+                (Harmed::answered_in_manner(answer, Manner::Cut(at)), None)
             }
             Fault::Slow(rate) => {
                 let answer = self.pass(request).await;
-                (Harmed::shown_so(answer, Manner::slow(rate)), None)
+                (Harmed::answered_in_manner(answer, Manner::slow(rate)), None)
             }
             Fault::DropAnswer => (self.drop_answer(request).await, None),
             Fault::Reorder(patience) => self.reorder(rule, patience, request).await,
@@ -126,7 +126,7 @@ impl ProxiedConnection {
         let status = answer.status.as_u16();
         // The upstream connection closes together with the client's.
         if let Some(mut upstream) = self.upstream.take() {
-            let mut unheard = answer.unheard();
+            let mut unheard = answer.into_discarded_flow();
             let onward = &mut request.onward;
             let heard = relay(&mut self.client, &mut upstream, onward, &mut unheard);
             let _ = timeout(UNSEEN_MAX, heard).await;
@@ -146,7 +146,7 @@ impl ProxiedConnection {
                 // The held request may have timed out meanwhile.
                 let _ = other.send(());
                 (
-                    Harmed::shown(answer),
+                    Harmed::answered(answer),
                     Some("overtook another request".into()),
                 )
             }
@@ -155,7 +155,10 @@ impl ProxiedConnection {
                     Ok(Ok(())) => "was overtaken by another request",
                     _ => "no other request arrived to overtake it",
                 };
-                (Harmed::shown(self.pass(request).await), Some(note.into()))
+                (
+                    Harmed::answered(self.pass(request).await),
+                    Some(note.into()),
+                )
             }
         }
     }
@@ -182,7 +185,7 @@ impl ProxiedConnection {
             },
             later => format!("sent again {later:?} later"),
         };
-        (Harmed::shown(answer), Some(note))
+        (Harmed::answered(answer), Some(note))
     }
 
     /// Sends the complete request on a separate connection, which outlives the client's.
@@ -209,7 +212,7 @@ impl ProxiedConnection {
     async fn whole(&mut self, request: &mut Request) -> Result<Vec<u8>, String> {
         let broken =
             |why: &dyn std::fmt::Display| format!("cannot read the whole request body: {why}");
-        let said = self.say_go_on(request).await;
+        let said = self.send_continue(request).await;
         said.map_err(|error| broken(&error))?;
         loop {
             let input = &mut self.client.input.bytes;
@@ -242,7 +245,7 @@ async fn send_alone(
     let (mut nobody, mut upstream) = (Side::new(tokio::io::empty()), connect(upstream).await?);
     let mut request = Flow::whole(request);
     let answer = poll_fn(|context| {
-        let polled = poll_ask(&mut nobody, &mut upstream, &mut request, asked, context);
+        let polled = poll_send_request(&mut nobody, &mut upstream, &mut request, asked, context);
         if (request.is_over() || matches!(polled, Poll::Ready(Ok(_))))
             && let Some(taken) = taken.take()
         {
@@ -252,7 +255,7 @@ async fn send_alone(
     });
     let answer = answer.await.ok()?;
     let status = answer.status.as_u16();
-    let mut unheard = answer.unheard();
+    let mut unheard = answer.into_discarded_flow();
     let _ = relay(&mut nobody, &mut upstream, &mut request, &mut unheard).await;
     Some(status)
 }

@@ -15,7 +15,7 @@ use tokio::{io::AsyncWriteExt as _, net::TcpStream, sync::watch, time::timeout};
 use super::{
     Chaos, Peer,
     answer::UnreadResponse,
-    exchange::{Failed, Upstream, ask, connect, finish, relay},
+    exchange::{Failed, Upstream, connect, finish, relay, send_request},
     flow::{Flow, Manner},
     head::Refused,
     request::Request,
@@ -85,7 +85,7 @@ impl ProxiedConnection {
                 ClientEvent::End => return Ok(()),
                 ClientEvent::Request(request) => self.answer(request).await?,
                 ClientEvent::Refused(refused) => {
-                    self.say(refused.answer()).await?;
+                    self.send_own_response(refused.answer()).await?;
                     false
                 }
             };
@@ -140,7 +140,7 @@ impl ProxiedConnection {
             self.chaos.0.passed.fetch_add(1, Relaxed);
             let answer = self.pass(&mut request).await?;
             return self
-                .show(answer, Manner::AsItComes, &mut request.onward)
+                .send_response(answer, Manner::AsItComes, &mut request.onward)
                 .await;
         };
         let (harmed, note) = self.harm(rule, fault, &mut request).await;
@@ -148,13 +148,14 @@ impl ProxiedConnection {
         let journal = self.chaos.journal();
         journal.note((rule, fault), named, harmed.upstream, note);
         let (answer, manner) = harmed.shown?;
-        self.show(answer, manner, &mut request.onward).await
+        self.send_response(answer, manner, &mut request.onward)
+            .await
     }
 
     /// Sends a request over this client's own upstream connection; connects if there is none.
     pub(super) async fn pass(&mut self, request: &mut Request) -> Result<UnreadResponse, Ended> {
         if self.upstream.is_some() {
-            match self.ask(request).await {
+            match self.request_upstream(request).await {
                 // With TLS a part may have been sent even if the write failed, so do not send it again.
                 Err(Failed::Unsent) if self.chaos.0.upstream.is_plain() => {}
                 // Close the client's connection, as the upstream would without this proxy.
@@ -165,15 +166,17 @@ impl ProxiedConnection {
         if self.upstream.is_none() {
             return Ok(self.unreachable(request));
         }
-        self.ask(request).await.map_err(|_| Ended)
+        self.request_upstream(request).await.map_err(|_| Ended)
     }
 
-    async fn ask(&mut self, request: &mut Request) -> Result<UnreadResponse, Failed> {
-        self.say_go_on(request).await.map_err(|_| Failed::Lost)?;
+    async fn request_upstream(&mut self, request: &mut Request) -> Result<UnreadResponse, Failed> {
+        self.send_continue(request)
+            .await
+            .map_err(|_| Failed::Lost)?;
         let Some(upstream) = &mut self.upstream else {
             return Err(Failed::Unsent);
         };
-        ask(
+        send_request(
             &mut self.client,
             upstream,
             &mut request.onward,
@@ -183,7 +186,7 @@ impl ProxiedConnection {
     }
 
     /// Sends `100 Continue` if the client waits for it.
-    pub(super) async fn say_go_on(&mut self, request: &mut Request) -> io::Result<()> {
+    pub(super) async fn send_continue(&mut self, request: &mut Request) -> io::Result<()> {
         let is_expected = std::mem::take(&mut request.asked.expects_continue);
         if is_expected && !request.onward.is_read() && self.client.input.bytes.is_empty() {
             self.client.io.write_all(CONTINUE).await?;
@@ -198,7 +201,7 @@ impl ProxiedConnection {
     }
 
     /// Sends a response to the client and the rest of its request to the upstream; returns whether another may follow.
-    async fn show(
+    async fn send_response(
         &mut self,
         answer: UnreadResponse,
         manner: Manner,
@@ -208,9 +211,9 @@ impl ProxiedConnection {
         let keeps_alive = answer.keeps_alive() && request.is_sent() && !self.is_ending();
         let stays_open = answer.stays_open && request.is_sent();
         let Some(upstream) = &mut self.upstream else {
-            return self.say(answer).await.map(|()| false);
+            return self.send_own_response(answer).await.map(|()| false);
         };
-        let mut flow = answer.shown(keeps_alive, manner);
+        let mut flow = answer.into_flow(keeps_alive, manner);
         relay(&mut self.client, upstream, request, &mut flow)
             .await
             .map_err(|_| Ended)?;
@@ -223,8 +226,8 @@ impl ProxiedConnection {
     }
 
     /// Sends a response made by this proxy.
-    async fn say(&mut self, answer: UnreadResponse) -> Result<(), Ended> {
-        let mut flow = answer.shown(false, Manner::AsItComes);
+    async fn send_own_response(&mut self, answer: UnreadResponse) -> Result<(), Ended> {
+        let mut flow = answer.into_flow(false, Manner::AsItComes);
         let mut nobody = Side::new(tokio::io::empty());
         let said = poll_fn(|context| flow.poll(&mut nobody, &mut self.client.io, context));
         said.await.map_err(|_| Ended)

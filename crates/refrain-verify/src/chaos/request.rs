@@ -77,7 +77,7 @@ pub(super) fn read<'h>(
     }
     write_chunked(&mut out, said.is_chunked);
     out.extend_from_slice(b"\r\n");
-    let asked = asked(&method, is_new, &said);
+    let asked = request_flags(&method, is_new, &said);
     let framing = match said.is_chunked {
         true => Framing::chunked(),
         false => Framing::Length(said.length.unwrap_or(0)),
@@ -90,7 +90,7 @@ pub(super) fn read<'h>(
     })
 }
 
-fn asked(method: &Method, is_new: bool, said: &Said) -> RequestFlags {
+fn request_flags(method: &Method, is_new: bool, said: &Said) -> RequestFlags {
     // Chunked encoding overrides the length. A request with both may be a smuggling attempt: no other one follows.
     let is_twofold = said.is_chunked && said.length.is_some();
     RequestFlags {

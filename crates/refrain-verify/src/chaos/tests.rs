@@ -74,7 +74,7 @@ async fn passed(pieces: Vec<Vec<u8>>, from: From) -> (String, &'static str) {
         let next = match from {
             From::Client => (side.heads.request(input)).map(|it| it.map(|request| request.onward)),
             From::Upstream(asked) => (side.heads.answer(input, asked))
-                .map(|it| it.map(|answer| answer.shown(true, Manner::AsItComes))),
+                .map(|it| it.map(|answer| answer.into_flow(true, Manner::AsItComes))),
         };
         match next {
             Err(Refused { why, .. }) => break why,
@@ -279,7 +279,7 @@ async fn harmed(answer: &str, manner: Manner) -> (String, bool) {
     let head = side
         .heads
         .answer(&mut side.input.bytes, RequestFlags::NOTHING);
-    let mut flow = head.unwrap().unwrap().shown(true, manner);
+    let mut flow = head.unwrap().unwrap().into_flow(true, manner);
     let mut out = Vec::new();
     let passing = std::future::poll_fn(|context| flow.poll(&mut side, &mut out, context));
     let is_whole = passing.await.is_ok();

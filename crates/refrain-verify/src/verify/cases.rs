@@ -54,7 +54,7 @@ pub(super) const fn case(
 }
 
 /// A case that checks only responses.
-const fn shown(case: Case) -> Case {
+const fn without_count(case: Case) -> Case {
     Case {
         needs_count: false,
         ..case
@@ -231,35 +231,35 @@ pub const CASES: [Case; 34] = [
         "Requests that are too large to store are not protected: the duplicate executes again.",
         "Reject such a request before it executes, or store the fact that it executed.",
     ),
-    shown(case(
+    without_count(case(
         "binary-body",
         "A binary body",
         "The test sends all 256 byte values twice as application/octet-stream. If the body is accepted, the replay must equal the first response byte for byte, and an echo must equal the sent bytes.",
         "Bodies are converted to text and come back changed, even for the first caller.",
         "Store and send bodies as bytes.",
     )),
-    shown(case(
+    without_count(case(
         "set-cookie",
         "Cookies are not replayed",
         "If the first response sets a cookie, the replay must not set it again.",
         "Set-Cookie is stored and replayed: an old session returns, or reaches another user.",
         "Replay an allow-list of headers; never Set-Cookie.",
     )),
-    shown(case(
+    without_count(case(
         "location",
         "Location is kept",
         "If the first response has a Location, the replay must have the same Location.",
         "The replay lost its Location: the client cannot find the resource that it created.",
         "Store Location (and Content-Type, ETag, Link) with the response.",
     )),
-    shown(case(
+    without_count(case(
         "replay-marked",
         "A replay is marked",
         "A replay should be marked, usually with `Idempotent-Replayed: true`; a first response should not.",
         "Clients and logs cannot tell a replay from an execution.",
         "Add `Idempotent-Replayed: true` to replays.",
     )),
-    shown(case(
+    without_count(case(
         "next-on-connection",
         "The next request after a replay",
         "The test sends a duplicate, gets a replay, and sends another request on the same connection. That request must get its own response, or the connection must be closed.",

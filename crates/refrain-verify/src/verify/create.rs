@@ -21,7 +21,7 @@ pub async fn create(plan: &Plan, operation: &Operation, name: &str) -> Result<St
     let unique = draw::unique(plan.seed, &case, 0);
     let key = draw::key(plan.seed, &case, 0);
     let names = (&*unique, key.as_bytes());
-    let request = stage::request(plan, operation, &operation.body, names);
+    let request = stage::build_request(plan, operation, &operation.body, names);
     let sent = send(&place, &plan.target.authority, &request, plan.timeout).await;
     let answer = sent.map_err(|lost| {
         Trouble::Unreachable(format!("{} does not respond: {lost}", plan.target))
@@ -30,7 +30,7 @@ pub async fn create(plan: &Plan, operation: &Operation, name: &str) -> Result<St
         let why = format!("{} got {}", operation.name(), answer.status);
         return Err(Trouble::Plan(why));
     }
-    called(&answer, name).ok_or_else(|| {
+    created_id(&answer, name).ok_or_else(|| {
         let why = format!(
             "the response to {} contains no id of the created resource",
             operation.name()
@@ -39,7 +39,7 @@ pub async fn create(plan: &Plan, operation: &Operation, name: &str) -> Result<St
     })
 }
 
-fn called(answer: &ReceivedResponse, name: &str) -> Option<String> {
+fn created_id(answer: &ReceivedResponse, name: &str) -> Option<String> {
     let json: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
     let inner = json.get("data").unwrap_or(&Value::Null);
     let members = [
@@ -79,7 +79,7 @@ mod tests {
                 headers: vec![("location".into(), location.into())],
                 body: body.into(),
             };
-            assert_eq!(called(&answer, "order_id").as_deref(), found, "{body}");
+            assert_eq!(created_id(&answer, "order_id").as_deref(), found, "{body}");
         }
     }
 }

@@ -62,7 +62,7 @@ impl Counter {
     }
 
     /// Returns a counter at an address unrelated to the system under test.
-    pub(super) fn elsewhere(counting: Counting, way: &TlsSetup) -> Self {
+    pub(super) fn without_headers(counting: Counting, way: &TlsSetup) -> Self {
         Self {
             counting,
             headers: Vec::new(),
@@ -94,7 +94,7 @@ impl Counter {
                     .as_str()
                     .replace("{key}", &escaped(key))
                     .replace("{unique}", unique);
-                let count = self.ask(&filled, pointer.as_deref()).await;
+                let count = self.request_count(&filled, pointer.as_deref()).await;
                 count.map_err(|why| format!("cannot count effects at {url}: {why}"))
             }
             Counting::Sql {
@@ -110,7 +110,7 @@ impl Counter {
         }
     }
 
-    async fn ask(&self, url: &str, pointer: Option<&str>) -> Result<u64, String> {
+    async fn request_count(&self, url: &str, pointer: Option<&str>) -> Result<u64, String> {
         let split = url.find("://").map(|end| {
             let rest = &url[end + 3..];
             let path = rest.find(['/', '?']).unwrap_or(rest.len());

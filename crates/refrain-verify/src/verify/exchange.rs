@@ -53,7 +53,7 @@ impl Exchange {
                 let first = format!("HTTP/1.1 {}", answer.status);
                 (
                     std::iter::once(first).chain(lines).collect(),
-                    shown(&answer.body),
+                    body_excerpt(&answer.body),
                 )
             }
             Err(lost) => (vec![lost.to_string()], String::new()),
@@ -63,7 +63,7 @@ impl Exchange {
             at_ms,
             took_ms,
             request: std::iter::once(first).chain(headers).collect(),
-            request_body: shown(&request.body),
+            request_body: body_excerpt(&request.body),
             status: sent.as_ref().ok().map(|answer| answer.status),
             response,
             response_body,
@@ -92,7 +92,7 @@ impl Exchange {
             request: std::iter::once(format!("publish to {queue}"))
                 .chain(headers)
                 .collect(),
-            request_body: shown(body),
+            request_body: body_excerpt(body),
             status: None,
             response: vec![said.into()],
             response_body: String::new(),
@@ -122,7 +122,7 @@ fn line(name: &str, value: &str, secret: &[String]) -> String {
     format!("{name}: {kind}***")
 }
 
-fn shown(body: &[u8]) -> String {
+fn body_excerpt(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(&body[..body.len().min(SHOWN_BYTES_MAX)]);
     match body.len() {
         len if len > SHOWN_BYTES_MAX => format!("{text}… ({len} bytes)"),

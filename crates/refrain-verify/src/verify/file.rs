@@ -168,7 +168,7 @@ pub(super) fn text(path: &Path) -> Result<(String, String, PathBuf), BadFile> {
 /// Makes an error for a byte offset in the text.
 pub(super) fn mistake(name: &str, text: &str, offset: usize, message: String) -> BadFile {
     BadFile {
-        place: place(name, text, offset),
+        place: position(name, text, offset),
         message,
     }
 }
@@ -290,7 +290,7 @@ fn limited(path: &Path) -> std::io::Result<Vec<u8>> {
 }
 
 /// `name:line:column` of a byte offset.
-fn place(name: &str, text: &str, offset: usize) -> String {
+fn position(name: &str, text: &str, offset: usize) -> String {
     let before = text.get(..offset).unwrap_or(text);
     let line = before.matches('\n').count() + 1;
     let column = before.rsplit('\n').next().unwrap_or("").chars().count() + 1;

@@ -150,7 +150,7 @@ async fn varied(
 }
 
 /// Describes for the report how effects are counted.
-pub(super) fn said(world: &World<'_>) -> String {
+pub(super) fn describe_counting(world: &World<'_>) -> String {
     match (&world.plan.counting, &world.identity) {
         (Counting::Url { url, .. }, _) => format!("at {url}"),
         (Counting::Sql { database, .. }, _) => format!("with SQL at {database}"),

@@ -181,7 +181,7 @@ impl<'w> Stage<'w> {
         self.drawn += 1;
         self.names.push((key.clone(), unique.clone()));
         let (plan, operation) = (self.world.plan, self.world.operation);
-        let request = request(plan, operation, body, (&unique, key.as_bytes()));
+        let request = build_request(plan, operation, body, (&unique, key.as_bytes()));
         Intent {
             key,
             unique,
@@ -201,7 +201,7 @@ impl<'w> Stage<'w> {
     /// The same intent under another key, which may contain any bytes.
     pub(super) fn rekeyed(&self, intent: &Intent, key: &[u8]) -> Request {
         let (plan, operation) = (self.world.plan, self.world.operation);
-        request(plan, operation, &intent.template, (&intent.unique, key))
+        build_request(plan, operation, &intent.template, (&intent.unique, key))
     }
 
     /// Sends a request directly to the service.
@@ -422,7 +422,7 @@ impl<'w> Stage<'w> {
 }
 
 /// Makes a request with this unique word and this key, in the key header or in place of `{{key}}`.
-pub(super) fn request(
+pub(super) fn build_request(
     plan: &Plan,
     operation: &Operation,
     body: &[u8],
@@ -443,7 +443,7 @@ pub(super) fn request(
     };
     match operation.holds_key() {
         true => request,
-        false => request.and(&operation.key_header, key),
+        false => request.add_header(&operation.key_header, key),
     }
 }
 

@@ -48,12 +48,12 @@ impl Request {
     }
 
     /// Replaces all headers of this name with one.
-    pub(super) fn with(self, name: &str, value: impl AsRef<[u8]>) -> Self {
-        self.without(name).and(name, value)
+    pub(super) fn set_header(self, name: &str, value: impl AsRef<[u8]>) -> Self {
+        self.without(name).add_header(name, value)
     }
 
     /// Adds a header.
-    pub(super) fn and(mut self, name: &str, value: impl AsRef<[u8]>) -> Self {
+    pub(super) fn add_header(mut self, name: &str, value: impl AsRef<[u8]>) -> Self {
         self.headers
             .push((name.to_owned(), value.as_ref().to_owned()));
         self

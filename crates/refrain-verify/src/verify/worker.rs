@@ -62,7 +62,7 @@ pub async fn run(
 ) -> Result<Report, Trouble> {
     plan.check().map_err(Trouble::Plan)?;
     let way = TlsSetup::to_count(&plan.counting, &plan.trust).map_err(Trouble::Plan)?;
-    let counter = Counter::elsewhere(plan.keyed(), &way);
+    let counter = Counter::without_headers(plan.keyed(), &way);
     let world = World {
         plan,
         lines,
@@ -78,13 +78,13 @@ pub async fn run(
         let mut done = Vec::new();
         for case in CASES.iter().filter(|case| plan.is_asked_for(case.id)) {
             let scene = Scene::new(&world, (number, template), &mut service, case.id).await?;
-            let case = one(case, scene, pace).await?;
+            let case = run_case(case, scene, pace).await?;
             progress(template, &case);
             done.push(case);
         }
         operations.push(OperationReport {
             operation: template.name.clone(),
-            counting: plan.said(),
+            counting: plan.describe_counting(),
             is_weak: false,
             is_blind: false,
             cases: done,
@@ -100,7 +100,7 @@ pub async fn run(
     })
 }
 
-async fn one(
+async fn run_case(
     case: &super::Case,
     mut scene: Scene<'_>,
     pace: MessageTiming,

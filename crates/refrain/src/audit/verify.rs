@@ -184,14 +184,14 @@ impl ChainVerifier<'_> {
                         self.entry(place, segment.first, &written, hashes);
                         visit(Visit::Entry(&written, &lines.line));
                     }
-                    Err(why) => self.unread(place, segment.first, &why),
+                    Err(why) => self.report_unreadable(place, segment.first, &why),
                 },
             }
-            self.tell(lines.end - lines.start, visit);
+            self.report_progress(lines.end - lines.start, visit);
         }
     }
 
-    fn tell(&mut self, read: u64, visit: &mut dyn FnMut(Visit<'_>)) {
+    fn report_progress(&mut self, read: u64, visit: &mut dyn FnMut(Visit<'_>)) {
         self.bytes += read;
         if self.bytes - self.told >= TOLD_EVERY {
             self.told = self.bytes;
@@ -205,7 +205,7 @@ impl ChainVerifier<'_> {
     }
 
     /// Handles a line that does not match its hash, as the entry expected at this position.
-    fn unread(&mut self, place: (&Path, u64), named: u64, why: &Unreadable) {
+    fn report_unreadable(&mut self, place: (&Path, u64), named: u64, why: &Unreadable) {
         let seq = self.expected().unwrap_or(named);
         let what = match why {
             Unreadable::Changed => {
@@ -244,7 +244,7 @@ impl ChainVerifier<'_> {
                     self.damaged(place, Some(before), DamageKind::Changed, what);
                 }
             }
-            Some(expected) if seq > expected => self.missed(place, expected, seq),
+            Some(expected) if seq > expected => self.report_gap(place, expected, seq),
             Some(expected) => {
                 self.out_of_order(place, seq, expected);
                 // The chain continues after this entry.
@@ -266,7 +266,7 @@ impl ChainVerifier<'_> {
         self.found.begins = prev;
         self.is_head_found |= self.check.head == Some(prev);
         if seq > named {
-            return self.missed(place, named, seq);
+            return self.report_gap(place, named, seq);
         }
         let what = match self.check.from {
             _ if seq < named => format!("entry {seq} is in a file whose first entry is {named}"),
@@ -281,7 +281,7 @@ impl ChainVerifier<'_> {
         self.damaged(place, Some(seq), DamageKind::Removed, what);
     }
 
-    fn missed(&mut self, place: (&Path, u64), expected: u64, seq: u64) {
+    fn report_gap(&mut self, place: (&Path, u64), expected: u64, seq: u64) {
         let what = match seq - expected {
             1 => format!("entry {expected} is missing before entry {seq}"),
             _ => format!("entries {expected} to {} are missing", seq - 1),

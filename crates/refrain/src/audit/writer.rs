@@ -27,7 +27,7 @@ use crate::{
     clock::Timestamp,
     log::{
         commit::{Appender, Queue, Rest, lock},
-        failure::{Failure, denial_fix, passes},
+        failure::{Failure, denial_fix, is_temporary_error},
         folder,
         lock::FileLock,
     },
@@ -131,7 +131,7 @@ impl AuditLogState {
             self.latch(error, unwritten);
             return false;
         }
-        let is_open = self.hinder(error, unwritten);
+        let is_open = self.pause_after(error, unwritten);
         if !is_open {
             self.latch(error, Vec::new());
         }
@@ -142,7 +142,7 @@ impl AuditLogState {
     /// retry.
     ///
     /// Notes and ends of attempts stay queued, because they describe what has happened, and are written after recovery.
-    fn hinder(&self, error: &Error, unwritten: Vec<WaitingEntry>) -> bool {
+    fn pause_after(&self, error: &Error, unwritten: Vec<WaitingEntry>) -> bool {
         let why = format!(
             "{error}; audited operations are rejected until the write succeeds; it is retried every second"
         );
@@ -268,7 +268,7 @@ pub(super) fn run(shared: &Arc<AuditLogState>, mut opened: Option<Writer>) {
 fn is_passing(error: &Error) -> bool {
     use std::error::Error as _;
     let source = error.source().and_then(|it| it.downcast_ref::<io::Error>());
-    source.is_some_and(passes)
+    source.is_some_and(is_temporary_error)
 }
 
 fn trouble(folder: &Path, error: io::Error) -> Error {

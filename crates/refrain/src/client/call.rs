@@ -76,7 +76,7 @@ impl<'a, T: Transport> Call<'a, T> {
         let waiter = self.start(request)?;
         // The task ends at its own deadline; a caller that joined it later may have less time.
         let left = Deadline::after(now, deadline).left(journal.now());
-        match tokio::time::timeout(left.saturating_add(GRACE), waiter.landed()).await {
+        match tokio::time::timeout(left.saturating_add(GRACE), waiter.wait()).await {
             Ok(landed) => landed,
             Err(_) => Ok(Ending::Unknown(Stopped {
                 why: Why::DeadlinePassed,
@@ -95,7 +95,7 @@ impl<'a, T: Transport> Call<'a, T> {
         request::put_key(request.headers_mut(), header, syntax, &self.key)?;
         let fingerprint = journal.fingerprint(&request);
         let now = journal.now();
-        let (kept, left_out) = request::without(&request, &settings.headers_not_kept);
+        let (kept, left_out) = request::without_headers(&request, &settings.headers_not_kept);
         let intent = Intent {
             key: self.key.clone(),
             fingerprint,

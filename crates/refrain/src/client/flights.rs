@@ -90,7 +90,7 @@ impl Drop for Leave {
 
 impl Waiter {
     /// Waits for the result of the call.
-    pub(super) async fn landed(mut self) -> Result<Ending> {
+    pub(super) async fn wait(mut self) -> Result<Ending> {
         let landed = self.0.wait_for(Option::is_some).await;
         match landed.as_deref() {
             Ok(Some(Ok(ending))) => Ok(ending.clone()),

@@ -203,21 +203,21 @@ impl Journal {
                 answer,
             })
         };
-        self.ask(job).await
+        self.request(job).await
     }
 
     /// Returns the intent of a call, if it is open.
     pub(super) async fn load(&self, key: &Key) -> Result<Option<Box<Intent>>> {
-        self.ask(|answer| JournalRequest::Load(key.clone(), answer))
+        self.request(|answer| JournalRequest::Load(key.clone(), answer))
             .await
     }
 
     /// Returns every open call, the oldest first, without request bodies.
     pub(super) async fn list(&self) -> Result<Vec<Intent>> {
-        self.ask(JournalRequest::List).await
+        self.request(JournalRequest::List).await
     }
 
-    async fn ask<R>(
+    async fn request<R>(
         &self,
         job: impl FnOnce(oneshot::Sender<Result<R>>) -> JournalRequest,
     ) -> Result<R> {
@@ -263,7 +263,7 @@ fn resolved(path: &Path) -> Result<PathBuf> {
 
 fn take_lock(path: &Path) -> Result<FileLock> {
     let held = format!("the journal {}", path.display());
-    FileLock::take(&file::beside(path, ".lock"), &held)
+    FileLock::take(&file::with_suffix(path, ".lock"), &held)
 }
 
 #[cfg(test)]

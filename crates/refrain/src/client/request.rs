@@ -65,7 +65,7 @@ fn quoted(key: &Key) -> String {
 }
 
 /// Returns the request without these headers, and the names of those it had.
-pub(super) fn without(
+pub(super) fn without_headers(
     request: &Request<Bytes>,
     names: &[HeaderName],
 ) -> (Request<Bytes>, Vec<HeaderName>) {

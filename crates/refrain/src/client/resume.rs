@@ -102,7 +102,7 @@ pub(super) fn start<T: Transport>(
             let tell = tell.clone();
             going.spawn(async move {
                 let ending = match ending {
-                    ResumedCall::Going(waiter) => waiter.landed().await,
+                    ResumedCall::Going(waiter) => waiter.wait().await,
                     ResumedCall::Over(ending) => ending,
                 };
                 // The receiver may be gone; the calls continue anyway.
@@ -130,7 +130,7 @@ fn begin<T: Transport>(client: &Client<T>, intent: &Intent, renew: Renew) -> Res
         return ResumedCall::Over(Ok(Ending::Unknown(past_deadline())));
     }
     let (client, key) = (client.clone(), intent.key.clone());
-    let start = || go_on(client, key, renew);
+    let start = || continue_call(client, key, renew);
     let started = shared
         .flights
         .join_or_start(&intent.key, intent.fingerprint, start);
@@ -140,7 +140,7 @@ fn begin<T: Transport>(client: &Client<T>, intent: &Intent, renew: Renew) -> Res
     }
 }
 
-async fn go_on<T: Transport>(client: Client<T>, key: Key, renew: Renew) -> Result<Ending> {
+async fn continue_call<T: Transport>(client: Client<T>, key: Key, renew: Renew) -> Result<Ending> {
     let (shared, settings) = (client.shared.clone(), &client.settings);
     let Some(mut intent) = shared.journal.load(&key).await? else {
         let message = "the call ended meanwhile";
@@ -161,7 +161,7 @@ async fn go_on<T: Transport>(client: Client<T>, key: Key, renew: Renew) -> Resul
         attempts: 0,
         counted: 0,
     };
-    run.go().await
+    run.run_to_end().await
 }
 
 /// Checks that a resumed request has its credentials, and is otherwise unchanged.

@@ -87,11 +87,11 @@ impl<T: Transport> CallRun<T> {
             Done::Again => self.may_have_run = true,
             Done::Written | Done::NotOpen => {}
         }
-        self.go().await
+        self.run_to_end().await
     }
 
     /// Sends until there is an ending, and journals it.
-    pub(super) async fn go(mut self) -> Result<Ending> {
+    pub(super) async fn run_to_end(mut self) -> Result<Ending> {
         let mut last = LastAttempt::default();
         loop {
             if self.left().is_zero() {

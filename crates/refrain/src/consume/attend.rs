@@ -75,7 +75,7 @@ impl AttendedDelivery {
         if let Some(turn) = &mut turn {
             tokio::select! {
                 () = self.shared.stopping() => {}
-                () = self.extended(turn.come()) => {}
+                () = self.extended(turn.wait_turn()) => {}
             }
         }
         let named = self.name();
@@ -88,7 +88,10 @@ impl AttendedDelivery {
                 Round::Ended(count) => return self.acknowledge(count, id).await,
                 Round::Dead(reason, failure, attempts) => {
                     let named = named.as_ref().ok();
-                    match self.bury(named, reason, &failure, attempts).await {
+                    match self
+                        .publish_dead_letter(named, reason, &failure, attempts)
+                        .await
+                    {
                         true => return self.acknowledge(Count::DeadLettered, id).await,
                         false => {
                             let longest = self.shared.settings.backoff.max;
@@ -124,7 +127,7 @@ impl AttendedDelivery {
         // A message redriven for another consumer counts as not redriven here.
         let redrive = if is_ours { redrive_of(message) } else { 0 };
         let place = settings.sequence.as_ref();
-        let place = place.map(|sequence| sequence.place(&self.shared.scope, message));
+        let place = place.map(|sequence| sequence.position(&self.shared.scope, message));
         let place = place
             .transpose()
             .map_err(|error| (DeadReason::SequenceInvalid, error.to_string()))?;
@@ -180,7 +183,7 @@ impl AttendedDelivery {
         let id = named.id(shared);
         let known = shared.attempts.get(id);
         let working = async {
-            if let Some(round) = self.before(named, &known, id).await {
+            if let Some(round) = self.check_predecessor(named, &known, id).await {
                 return round;
             }
             let attempt = known.attempt(self.delivered);
@@ -242,7 +245,7 @@ impl AttendedDelivery {
     }
 
     /// Checks the predecessor in the sequence; returns a round if the message has to wait.
-    async fn before(
+    async fn check_predecessor(
         &self,
         named: &NamedMessage,
         known: &KnownAttempts,
@@ -251,7 +254,7 @@ impl AttendedDelivery {
         let (shared, settings) = (&self.shared, &self.shared.settings);
         let (sequence, place) = (settings.sequence.as_ref()?, named.place.as_ref()?);
         match place
-            .before(shared.engine.store(), &named.ids(shared))
+            .predecessor_state(shared.engine.store(), &named.ids(shared))
             .await
         {
             Err(error) => Some(self.unavailable(&error, known, id)),
@@ -269,11 +272,11 @@ impl AttendedDelivery {
                 shared.tally.count(Count::GapPassed);
                 None
             }
-            Ok(Before::Missing) => Some(self.hold(known, id)),
+            Ok(Before::Missing) => Some(self.hold_for_predecessor(known, id)),
         }
     }
 
-    fn hold(&self, known: &KnownAttempts, id: RecordId) -> Round {
+    fn hold_for_predecessor(&self, known: &KnownAttempts, id: RecordId) -> Round {
         let (shared, settings) = (&self.shared, &self.shared.settings);
         let held = known.held + 1;
         if held >= u32::from(settings.terms.attempts_max) {
@@ -310,7 +313,7 @@ impl AttendedDelivery {
                 why: Count::Held, ..
             } => {
                 shared.pause.end();
-                return self.hold(known, id);
+                return self.hold_for_predecessor(known, id);
             }
             Worked::Again {
                 why,
@@ -357,7 +360,7 @@ impl AttendedDelivery {
     }
 
     /// Publishes the message as a dead letter; returns whether that succeeded.
-    async fn bury(
+    async fn publish_dead_letter(
         &self,
         named: Option<&NamedMessage>,
         reason: DeadReason,
@@ -370,7 +373,9 @@ impl AttendedDelivery {
         let records = named.map(|named| named.ids(shared)).unwrap_or_default();
         let attempts = match (reason, records.last()) {
             // Include the attempts of other processes.
-            (DeadReason::OutcomeUnknown, Some(id)) => attempts.max(self.recorded(*id).await),
+            (DeadReason::OutcomeUnknown, Some(id)) => {
+                attempts.max(self.recorded_attempts(*id).await)
+            }
             _ => attempts,
         };
         let story = LetterHistory {
@@ -416,7 +421,7 @@ impl AttendedDelivery {
     }
 
     /// Number of attempts in an in-flight or indeterminate record; 0 if the store cannot be read.
-    async fn recorded(&self, id: RecordId) -> u32 {
+    async fn recorded_attempts(&self, id: RecordId) -> u32 {
         let found = self.extended(self.shared.engine.store().read(id)).await;
         match found.ok().flatten().map(|found| found.record.state) {
             Some(State::InFlight { hold, .. } | State::Indeterminate { hold, .. }) => {

@@ -47,7 +47,7 @@ fn is_over(last: &mut oneshot::Receiver<()>) -> bool {
 
 impl LanePosition {
     /// Waits until the predecessor has finished.
-    pub(super) async fn come(&mut self) {
+    pub(super) async fn wait_turn(&mut self) {
         if let Some(before) = &mut self.before {
             // Nothing is ever sent: the predecessor drops its sender when it finishes.
             let _ = before.await;

@@ -139,7 +139,7 @@ impl Redrive {
                     let _ = delivery.ticket.nack(Duration::ZERO).await;
                     return Err(error);
                 }
-                let message = again(letter, number);
+                let message = redriven_message(letter, number);
                 if let Err(error) = self.to.publish(source, &message).await {
                     let _ = delivery.ticket.nack(Duration::ZERO).await;
                     return Err(error);
@@ -192,7 +192,7 @@ impl Redrive {
 const LEFT_FOR: Duration = Duration::from_secs(60);
 
 /// Creates the message of a dead letter for this redrive.
-fn again(letter: &Message, number: u32) -> Message {
+fn redriven_message(letter: &Message, number: u32) -> Message {
     let mut message = letter.clone();
     let id = letter.id.clone().unwrap_or_else(|| {
         let digest = blake3::hash(&letter.payload).to_hex();

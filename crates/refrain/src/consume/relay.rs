@@ -160,7 +160,7 @@ impl Relay {
     pub async fn run(&self, shutdown: impl Future<Output = ()> + Send) {
         let run = RelayRun::new(self, false);
         // Continuous runs retry instead of failing, so there is no error.
-        let _ = run.go(shutdown).await;
+        let _ = run.run_until(shutdown).await;
     }
 
     /// Publishes the messages that can be taken, and returns the backlog: messages that other relays hold, that rest,
@@ -183,7 +183,7 @@ impl Relay {
     /// # Cancellation
     /// As for [`run`](Self::run).
     pub async fn drain_until(&self, shutdown: impl Future<Output = ()> + Send) -> Result<Backlog> {
-        RelayRun::new(self, true).go(shutdown).await?;
+        RelayRun::new(self, true).run_until(shutdown).await?;
         self.outbox.backlog().await
     }
 }

@@ -169,7 +169,7 @@ impl Sequence {
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the event has no valid aggregate and number.
-    pub(super) fn place(&self, scope: &Scope, message: &Message) -> Result<SequencePosition> {
+    pub(super) fn position(&self, scope: &Scope, message: &Message) -> Result<SequencePosition> {
         let (aggregate, number) = self.read(message)?;
         let key = |number: u64| text_key(&number.to_string());
         let key_here = key(number).ok_or_else(|| invalid("the event has no number".into()))?;
@@ -205,7 +205,11 @@ impl SequencePosition {
     ///
     /// # Errors
     /// If the store is unavailable.
-    pub(super) async fn before(&self, store: &AnyStore, own: &[RecordId]) -> Result<Before> {
+    pub(super) async fn predecessor_state(
+        &self,
+        store: &AnyStore,
+        own: &[RecordId],
+    ) -> Result<Before> {
         let Some(key) = &self.before else {
             return Ok(Before::Handled);
         };

@@ -235,9 +235,9 @@ where
                 }
                 Worked::Done(Count::Completed)
             }
-            Ok(_) => again(Count::Overtaken, None, String::new()),
+            Ok(_) => retry_later(Count::Overtaken, None, String::new()),
             // The engine keeps the outcome and retries storing it; the redelivery finds the result.
-            Err(error) => again(Count::Unsettled, None, error.to_string()),
+            Err(error) => retry_later(Count::Unsettled, None, error.to_string()),
         }
     }
 }
@@ -255,7 +255,7 @@ async fn fail(task: &Task, mut running: Running, failure: Failure) -> Worked {
     };
     match settled {
         Ok(Settled::Applied) => {}
-        Ok(_) => return again(Count::Overtaken, None, failure.reason),
+        Ok(_) => return retry_later(Count::Overtaken, None, failure.reason),
         Err(error) if error.kind() == ErrorKind::Unaudited => return unaudited(&error),
         // The engine retries, or the lease lapses with the same effect.
         Err(error) => tracing::warn!(%error, "cannot store the result of a failed message"),
@@ -269,7 +269,7 @@ async fn fail(task: &Task, mut running: Running, failure: Failure) -> Worked {
     }
     match task.is_last(granted) {
         true => dead(DeadReason::AttemptsUsedUp, failure.reason),
-        false => again(Count::Retried, failure.delay, failure.reason),
+        false => retry_later(Count::Retried, failure.delay, failure.reason),
     }
 }
 
@@ -289,17 +289,17 @@ async fn panicked(task: &Task, mut running: Running, panic: String) -> Worked {
     }
     match task.is_last(granted) {
         true => dead(DeadReason::AttemptsUsedUp, panic),
-        false => again(Count::Panicked, Some(task.terms.lease), panic),
+        false => retry_later(Count::Panicked, Some(task.terms.lease), panic),
     }
 }
 
 /// The result is stored but not audited: redeliver the message until the audit log works again.
 fn unaudited(error: &Error) -> Worked {
-    again(Count::Unsettled, None, error.to_string())
+    retry_later(Count::Unsettled, None, error.to_string())
 }
 
 fn in_flight(lease_left: Duration) -> Worked {
-    again(Count::InFlight, Some(lease_left), String::new())
+    retry_later(Count::InFlight, Some(lease_left), String::new())
 }
 
 fn failed_claim(error: Error) -> Worked {
@@ -310,7 +310,7 @@ fn failed_claim(error: Error) -> Worked {
     }
 }
 
-fn again(why: Count, delay: Option<Duration>, failure: String) -> Worked {
+fn retry_later(why: Count, delay: Option<Duration>, failure: String) -> Worked {
     Worked::Again {
         why,
         delay,
@@ -337,13 +337,13 @@ pub async fn caught<T>(work: impl Future<Output = T>) -> Result<T, String> {
         match polled {
             Ok(Poll::Pending) => Poll::Pending,
             Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
-            Err(panic) => Poll::Ready(Err(words(&*panic))),
+            Err(panic) => Poll::Ready(Err(describe_panic(&*panic))),
         }
     })
     .await
 }
 
-fn words(panic: &(dyn Any + Send)) -> String {
+fn describe_panic(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(|text| &**text));
     format!(

@@ -39,7 +39,7 @@ pub(super) struct BackgroundRuntime {
 impl EngineState {
     /// Starts the task on the caller's runtime, unless it already runs: with the first claim,
     /// and again after its runtime has ended.
-    pub(super) fn keep(self: &Arc<Self>) {
+    pub(super) fn start_background(self: &Arc<Self>) {
         if self.post.is_kept.load(Ordering::Relaxed) {
             return;
         }
@@ -48,7 +48,7 @@ impl EngineState {
         };
         if !self.post.is_kept.swap(true, Ordering::Relaxed) {
             *self.post.runtime() = Some(runtime.clone());
-            runtime.spawn(keep(RunningMark(Arc::downgrade(self))));
+            runtime.spawn(run_background(RunningMark(Arc::downgrade(self))));
         }
     }
 
@@ -77,14 +77,14 @@ impl EngineState {
                     continue;
                 }
                 if renewals.len() >= RENEWALS_MAX {
-                    self.note(renewals.join_next().await);
+                    self.handle_renewal(renewals.join_next().await);
                 }
                 renewals.spawn(renew(self.store.clone(), flight));
             }
         }
     }
 
-    fn note(&self, renewed: Option<Result<Renewed, tokio::task::JoinError>>) {
+    fn handle_renewal(&self, renewed: Option<Result<Renewed, tokio::task::JoinError>>) {
         let Some(Ok(Renewed::Refused(flight))) = renewed else {
             return;
         };
@@ -116,7 +116,7 @@ impl Drop for RunningMark {
 }
 
 /// Runs the task until the last clone of the engine is dropped.
-async fn keep(engine: RunningMark) {
+async fn run_background(engine: RunningMark) {
     let mut last_look = tokio::time::Instant::now();
     let mut last_sweep = last_look;
     let mut renewals = JoinSet::new();
@@ -128,7 +128,7 @@ async fn keep(engine: RunningMark) {
         };
         let now = tokio::time::Instant::now();
         while let Some(renewed) = renewals.try_join_next() {
-            inner.note(Some(renewed));
+            inner.handle_renewal(Some(renewed));
         }
         if inner.flights.len() > 0 {
             inner.renew_due(&mut renewals, last_look).await;

@@ -88,7 +88,7 @@ impl Engine {
     }
 
     fn send_first(&self, intent: &Intent, record: RecordId) -> ClaimState {
-        self.inner.keep();
+        self.inner.start_background();
         self.inner.refresh_standing(intent);
         match self.inner.check_lost() {
             Ok(()) => {
@@ -111,13 +111,13 @@ async fn repeat(
         let (claim, reply) = match first {
             Some((claim, reply)) => (claim, Some(reply)),
             None => {
-                engine.inner.keep();
+                engine.inner.start_background();
                 engine.inner.know_standing(&intent).await?;
                 (claim_of(&intent, engine.record_id(&intent)), None)
             }
         };
         let claims = ClaimLoop::with_claim(&engine, &intent, true, since, claim);
-        claims.ask_after(reply).await
+        claims.request_after(reply).await
     };
     let reply = replying.await;
     (reply, intent)
@@ -178,7 +178,7 @@ fn claim_of(intent: &Intent, record: RecordId) -> Claim {
         fingerprint: intent.fingerprint,
         credential: intent.credential,
         claimant: Claimant::random(),
-        guarantee: receipts::in_force(intent),
+        guarantee: receipts::effective_guarantee(intent),
         attempts_max: terms.attempts_max,
         overtakes: None,
         lease: terms.lease,
@@ -237,12 +237,12 @@ impl<'a> ClaimLoop<'a> {
     }
 
     /// Claims until there is a final verdict or the time to wait is over.
-    pub(super) async fn ask(&self) -> Result<ClaimReply> {
-        self.ask_after(None).await
+    pub(super) async fn request(&self) -> Result<ClaimReply> {
+        self.request_after(None).await
     }
 
-    /// As [`ask`](Self::ask), with the store's reply to a first claim that was already sent.
-    async fn ask_after(&self, mut first: Option<Result<Verdict>>) -> Result<ClaimReply> {
+    /// As [`request`](Self::request), with the store's reply to a first claim that was already sent.
+    async fn request_after(&self, mut first: Option<Result<Verdict>>) -> Result<ClaimReply> {
         let mut polling = Polling {
             pause: POLL_FIRST,
             watch: None,
@@ -256,7 +256,7 @@ impl<'a> ClaimLoop<'a> {
             };
             let verdict = match first.take() {
                 Some(reply) => self.repeat_if_lost(reply).await?,
-                None => self.ask_store().await?,
+                None => self.request_verdict().await?,
             };
             // The record may be held by a lost claim of this engine.
             if matches!(
@@ -288,7 +288,7 @@ impl<'a> ClaimLoop<'a> {
                 verdict if self.is_final(&verdict) => return Ok(self.reply(verdict, asked)),
                 _ => {
                     return match self.as_earlier() {
-                        Some(earlier) => Box::pin(earlier.ask()).await,
+                        Some(earlier) => Box::pin(earlier.request()).await,
                         None => Ok(ClaimReply::Verdict(Verdict::Mismatch)),
                     };
                 }
@@ -353,7 +353,7 @@ impl<'a> ClaimLoop<'a> {
         &self.engine.inner
     }
 
-    async fn ask_store(&self) -> Result<Verdict> {
+    async fn request_verdict(&self) -> Result<Verdict> {
         self.inner().check_lost()?;
         let reply = self.send().await;
         self.repeat_if_lost(reply).await
@@ -374,7 +374,7 @@ impl<'a> ClaimLoop<'a> {
             && !(first.is_unapplied() && error.is_unapplied())
         {
             self.inner()
-                .lose(self.claim.clone(), self.intent.audit.clone());
+                .track_lost(self.claim.clone(), self.intent.audit.clone());
         }
         second
     }
@@ -399,7 +399,7 @@ impl<'a> ClaimLoop<'a> {
         };
         let _waiting = self.inner().tally.waiting();
         if let Some(flight) = flight {
-            return match timeout_at(self.deadline(), flight.news(self.follows)).await {
+            return match timeout_at(self.deadline(), flight.wait_for_news(self.follows)).await {
                 Err(_) => in_flight,
                 Ok(News::Live(live)) => Some(ClaimReply::Live(live)),
                 Ok(News::Ended(Ended::Completed(outcome))) => {
@@ -429,12 +429,12 @@ impl<'a> ClaimLoop<'a> {
         if looking.await? {
             return Ok(None);
         }
-        let Some(claim) = receipts::stand_in(&self.claim, witness, doubt) else {
+        let Some(claim) = receipts::replacement_claim(&self.claim, witness, doubt) else {
             return Ok(self.probe(doubt).await);
         };
         let asked = tokio::time::Instant::now();
         let standing_in = Self { claim, ..*self };
-        match standing_in.ask_store().await? {
+        match standing_in.request_verdict().await? {
             // No attempts are left, or the attempt may not be replaced.
             Verdict::Indeterminate(_) => Ok(self.probe(doubt).await),
             granted @ Verdict::Granted(_) => Ok(Some(standing_in.reply(granted, asked))),

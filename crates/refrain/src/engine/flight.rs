@@ -118,7 +118,7 @@ impl Drop for SentMark {
 
 impl Flight {
     /// Waits for the end, or with `follows` until the flight streams its response.
-    pub(super) async fn news(&self, follows: bool) -> News {
+    pub(super) async fn wait_for_news(&self, follows: bool) -> News {
         let receiver = {
             let mut end = self.end();
             if let Some(ended) = &end.ended {

@@ -332,7 +332,7 @@ impl Running {
         let end = Settlement::Doubt { reason };
         let written = self.hold.write_down(&end).await;
         let settled = self.hold.settle(end).await;
-        self.hold.land(Ended::Unknown);
+        self.hold.end_flight(Ended::Unknown);
         written.and(settled)
     }
 
@@ -355,7 +355,7 @@ impl Running {
         let written = hold.write_down(&Settlement::Release).await;
         let (id, fence) = (hold.flight.id, hold.flight.fence);
         let ended = hold.inner.store.renew(id, fence, Duration::ZERO).await;
-        hold.land(match (&written, &ended) {
+        hold.end_flight(match (&written, &ended) {
             (Ok(()), Ok(Settled::Applied)) => Ended::Released(None),
             _ => Ended::Unknown,
         });
@@ -397,7 +397,7 @@ impl Drop for Running {
                 hold.end_in_background(Settlement::Doubt { reason }, Ended::Unknown);
             }
             // `doubt` may have been dropped before the doubt was stored.
-            AttemptState::Doubted => self.hold.land(Ended::Unknown),
+            AttemptState::Doubted => self.hold.end_flight(Ended::Unknown),
             AttemptState::Settled => {}
         }
     }
@@ -416,7 +416,7 @@ impl ClaimHold {
         let is_outcome = matches!(end, Settlement::Complete { .. });
         let (id, fence) = (self.flight.id, self.flight.fence);
         let settling = self.inner.store.settle(id, fence, end);
-        async move { self.noted(settling.await, is_outcome) }
+        async move { self.record_if_late(settling.await, is_outcome) }
     }
 
     /// Writes the end to the audit log if the attempt is audited, and returns once the entry is durable.
@@ -429,7 +429,7 @@ impl ClaimHold {
     }
 
     /// Counts an outcome that came too late, and revokes its entry in the audit log.
-    fn noted(&self, settled: Result<Settled>, is_outcome: bool) -> Result<Settled> {
+    fn record_if_late(&self, settled: Result<Settled>, is_outcome: bool) -> Result<Settled> {
         if let (Some(name), Ok(Settled::Fenced | Settled::TooEarly { .. })) =
             (&self.flight.audit, &settled)
         {
@@ -444,7 +444,7 @@ impl ClaimHold {
     }
 
     /// Ends the flight and wakes waiting duplicates. If it ended in doubt, starts its background probe.
-    fn land(&self, ended: Ended) {
+    fn end_flight(&self, ended: Ended) {
         if let Some(intent) = self.inner.flights.end(&self.flight, ended) {
             self.inner.start_probing(&self.flight, intent);
         }
@@ -472,17 +472,17 @@ impl ClaimHold {
     ) -> Result<Settled> {
         match settled {
             Ok(Settled::Applied) => {
-                self.land(ended);
+                self.end_flight(ended);
                 Ok(Settled::Applied)
             }
             Ok(refused) => {
-                self.land(Ended::Unknown);
+                self.end_flight(Ended::Unknown);
                 Ok(refused)
             }
             Err(error) => {
                 match error.is_retryable() {
                     true => self.clone().retry_in_background(end(), ended),
-                    false => self.land(Ended::Unknown),
+                    false => self.end_flight(Ended::Unknown),
                 }
                 Err(error)
             }
@@ -505,7 +505,7 @@ impl ClaimHold {
     fn retry_in_background(self, end: Settlement, ended: Ended) {
         let Some(held) = self.inner.tally.hold_end() else {
             tracing::error!(record = %self.flight.id, "too many completed requests wait for the store: this outcome is not stored and becomes unknown");
-            return self.land(Ended::Unknown);
+            return self.end_flight(Ended::Unknown);
         };
         let inner = self.inner.clone();
         let landing = FlightGuard::of(self);
@@ -521,7 +521,7 @@ impl ClaimHold {
         loop {
             tokio::time::sleep(delays.after_failure()).await;
             match self.settle(end.clone()).await {
-                Ok(Settled::Applied) => return self.land(ended),
+                Ok(Settled::Applied) => return self.end_flight(ended),
                 Ok(_) => return,
                 Err(error) if error.is_retryable() => {}
                 Err(error) => {
@@ -552,7 +552,7 @@ impl FlightGuard {
 impl Drop for FlightGuard {
     fn drop(&mut self) {
         if !self.is_over {
-            self.hold.land(Ended::Unknown);
+            self.hold.end_flight(Ended::Unknown);
         }
     }
 }

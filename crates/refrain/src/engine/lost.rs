@@ -136,7 +136,7 @@ impl Drop for SentClaim {
                         // Dropping the guard releases the claim.
                         drop(inner.grant(&claim, grant, &terms, audit.as_ref(), now));
                     }
-                    Err(error) if !error.is_unapplied() => inner.lose(claim, audit),
+                    Err(error) if !error.is_unapplied() => inner.track_lost(claim, audit),
                     Ok(_) | Err(_) => {}
                 }
             });
@@ -156,7 +156,7 @@ impl EngineState {
     }
 
     /// Keeps a lost claim in the background until it is known not to hold its record.
-    pub(super) fn lose(self: &Arc<Self>, claim: Claim, audit: Option<Arc<str>>) {
+    pub(super) fn track_lost(self: &Arc<Self>, claim: Claim, audit: Option<Arc<str>>) {
         let lost = LostClaim { claim, audit };
         let kept = LostClaimTask {
             _place: self.tally.lose_claim(),
@@ -232,18 +232,18 @@ impl LostClaimTask {
     /// Runs until the claim can no longer hold its record, or the engine is dropped.
     async fn run(mut self) {
         let arrives_until = tokio::time::Instant::now() + ARRIVES_WITHIN;
-        if self.learn().await {
+        if self.recheck_until_answered().await {
             self.watch(arrives_until).await;
         }
     }
 
     /// Reads the record until the store has answered often enough. Returns whether the claim may still arrive.
-    async fn learn(&self) -> bool {
+    async fn recheck_until_answered(&self) -> bool {
         let (mut delays, mut answers) = (BACKOFF.delays(), 0);
         let mut pause = BACKOFF.first;
         while answers < ANSWERS_ENOUGH {
             sleep(pause).await;
-            match self.look().await {
+            match self.recheck().await {
                 RecheckResult::Over => return false,
                 RecheckResult::Unanswered => pause = delays.after_failure(),
                 RecheckResult::Answered => {
@@ -265,13 +265,13 @@ impl LostClaimTask {
         self._place = place;
         while tokio::time::Instant::now() < until {
             sleep(PAUSE_MAX).await;
-            if let RecheckResult::Over = self.look().await {
+            if let RecheckResult::Over = self.recheck().await {
                 return;
             }
         }
     }
 
-    async fn look(&self) -> RecheckResult {
+    async fn recheck(&self) -> RecheckResult {
         let Some(inner) = self.engine.upgrade() else {
             return RecheckResult::Over;
         };

@@ -178,10 +178,10 @@ enum ProbeProgress {
 impl ProbeTask {
     /// Runs until the record is settled, the time is over, or the engine is dropped.
     async fn run(self) {
-        let ends = self.ends();
+        let ends = self.deadline();
         let mut probes = 0;
         loop {
-            let nap = match self.look().await {
+            let nap = match self.check_record().await {
                 ProbeProgress::Over => return,
                 ProbeProgress::Later(left) => left + BACKOFF.pause(1) / 2,
                 ProbeProgress::Unknown => {
@@ -197,14 +197,14 @@ impl ProbeTask {
         }
     }
 
-    fn ends(&self) -> Instant {
+    fn deadline(&self) -> Instant {
         let terms = &self.intent.terms;
         let asked = terms.retention.min(PROBED_MAX);
         let waited = terms.settle_after.saturating_add(terms.lease);
         tokio::time::Instant::now() + waited.saturating_add(asked).min(TASK_MAX)
     }
 
-    async fn look(&self) -> ProbeProgress {
+    async fn check_record(&self) -> ProbeProgress {
         let Some(inner) = self.engine.upgrade() else {
             return ProbeProgress::Over;
         };
@@ -222,7 +222,7 @@ impl ProbeTask {
                     return ProbeProgress::Later(settle_left);
                 }
                 let fence = hold.fence;
-                self.ask(Doubt {
+                self.run_probe(Doubt {
                     fence,
                     reason,
                     settle_left,
@@ -230,14 +230,16 @@ impl ProbeTask {
                 .await
             }
             // The doubt could not be stored, so the lease lapses.
-            State::InFlight { hold, lease_ends } if hold.fence == self.fence && doubts(&hold) => {
+            State::InFlight { hold, lease_ends }
+                if hold.fence == self.fence && becomes_indeterminate(&hold) =>
+            {
                 ProbeProgress::Later(lease_ends.left(reading.now))
             }
             _ => ProbeProgress::Over,
         }
     }
 
-    async fn ask(&self, doubt: Doubt) -> ProbeProgress {
+    async fn run_probe(&self, doubt: Doubt) -> ProbeProgress {
         let Ok(_turn) = self.turns.acquire().await else {
             return ProbeProgress::Over;
         };
@@ -258,6 +260,6 @@ impl ProbeTask {
 }
 
 /// Whether the record becomes indeterminate when its lease lapses; if not, the next retry takes over.
-fn doubts(hold: &Hold) -> bool {
+fn becomes_indeterminate(hold: &Hold) -> bool {
     hold.guarantee != Guarantee::AtLeastOnce || hold.attempts >= hold.attempts_max
 }

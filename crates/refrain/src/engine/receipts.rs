@@ -29,7 +29,7 @@ const FACT_RETENTION: Duration = Duration::from_hours(24 * 3653);
 const FACT_LEASE: Duration = Duration::from_secs(10);
 
 /// The guarantee in force for a claim: exactly-once needs reliable receipts.
-pub(super) fn in_force(intent: &Intent) -> Guarantee {
+pub(super) fn effective_guarantee(intent: &Intent) -> Guarantee {
     match (intent.terms.guarantee, &intent.receipts) {
         (Guarantee::ExactlyOnce, Some(witness)) => witness.guarantee(),
         (Guarantee::ExactlyOnce, None) => Guarantee::AtMostOnce,
@@ -42,7 +42,7 @@ pub(super) fn in_force(intent: &Intent) -> Guarantee {
 /// If receipts are proven, the other attempt may run at once: should the old one commit late, one of the two collides.
 /// If none was ever seen, the old attempt has to be over, and is then released instead.
 /// If successes had no receipt, a missing receipt says nothing.
-pub(super) fn stand_in(claim: &Claim, witness: &Witness, doubt: Doubt) -> Option<Claim> {
+pub(super) fn replacement_claim(claim: &Claim, witness: &Witness, doubt: Doubt) -> Option<Claim> {
     (witness.standing() == Standing::Proven).then(|| Claim {
         overtakes: Some(doubt.fence),
         guarantee: witness.guarantee(),

@@ -119,7 +119,7 @@ struct StartedResponse<R> {
 impl<R: Carried> StartedResponse<R> {
     fn new(mut response: Response<R>, operation: &Operation) -> Self {
         let status = response.status();
-        let said = said(operation, response.headers_mut());
+        let said = take_outcome_header(operation, response.headers_mut());
         let may_be_ours = said.is_none() && may_be_ours(status, response.headers());
         let ending = said.unwrap_or_else(|| by_head(operation, status, response.headers()));
         let (head, body) = response.into_parts();
@@ -216,7 +216,7 @@ fn lost<E>(reason: Reason) -> CallError<E> {
 
 /// How a response ends the claim, as far as its head shows.
 pub(super) fn ending(operation: &Operation, status: StatusCode, headers: &mut HeaderMap) -> Ending {
-    let said = said(operation, headers);
+    let said = take_outcome_header(operation, headers);
     said.unwrap_or_else(|| by_head(operation, status, headers))
 }
 
@@ -229,7 +229,7 @@ fn by_head(operation: &Operation, status: StatusCode, headers: &HeaderMap) -> En
 }
 
 /// Removes and parses the response's `Refrain-Outcome` header.
-fn said(operation: &Operation, headers: &mut HeaderMap) -> Option<Ending> {
+fn take_outcome_header(operation: &Operation, headers: &mut HeaderMap) -> Option<Ending> {
     static OUTCOME: HeaderName = REFRAIN_OUTCOME;
     // Comparing each name is faster than a map lookup, and the header is rare.
     let said = match headers.keys().any(|name| *name == OUTCOME) {

@@ -202,14 +202,14 @@ fn header_key(name: &str, syntax: Syntax, headers: &HeaderMap) -> Result<Option<
     }
     let key = syntax.read(value.as_bytes());
     key.map(Some)
-        .map_err(|error| at(&format!("header {name}"), &error))
+        .map_err(|error| add_location(&format!("header {name}"), &error))
 }
 
 fn body_key(pointer: &Pointer, content: &Content<'_>) -> Result<Option<Key>> {
     let text = readable(content)?.and_then(|json| json.text(pointer));
     text.map(Key::new)
         .transpose()
-        .map_err(|error| at(&format!("{pointer} in the body"), &error))
+        .map_err(|error| add_location(&format!("{pointer} in the body"), &error))
 }
 
 /// The body as JSON; `None` if it is not JSON and so has no members.
@@ -227,6 +227,6 @@ fn readable<'c>(content: &'c Content<'_>) -> Result<Option<&'c Json>> {
     Err(Error::new(ErrorKind::Invalid, message))
 }
 
-fn at(place: &str, error: &Error) -> Error {
+fn add_location(place: &str, error: &Error) -> Error {
     Error::new(error.kind(), format!("{place}: {error}"))
 }

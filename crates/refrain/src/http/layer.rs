@@ -255,7 +255,7 @@ impl RefrainLayer {
         S: Guarded<Nothing, R>,
         R: Carried,
     {
-        Arc::make_mut(&mut self.shared).probes = Some(probe::ask(service));
+        Arc::make_mut(&mut self.shared).probes = Some(probe::target(service));
         self
     }
 

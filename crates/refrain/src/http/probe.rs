@@ -64,7 +64,7 @@ pub(super) struct ProbeResponse {
 }
 
 /// Wraps any service as a target of probes.
-pub(super) fn ask<S, R>(service: S) -> Ask
+pub(super) fn target<S, R>(service: S) -> Ask
 where
     S: Guarded<Nothing, R>,
     R: Carried,
@@ -75,11 +75,11 @@ where
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
-        Box::pin(ask_once(service, request, bytes_max))
+        Box::pin(send_request(service, request, bytes_max))
     })
 }
 
-async fn ask_once<S, R>(
+async fn send_request<S, R>(
     mut service: S,
     request: Request<Body<Nothing>>,
     bytes_max: usize,
@@ -131,7 +131,7 @@ impl HttpProbe {
         Some(request)
     }
 
-    async fn look(&self, intent: &Intent) -> Option<Finding> {
+    async fn send_probe(&self, intent: &Intent) -> Option<Finding> {
         let operation = &self.found.operation;
         let request = self.request(intent)?;
         let ProbeResponse { head, body } = (self.ask)(request, operation.outcome_bytes_max).await?;
@@ -156,7 +156,7 @@ impl Probe for HttpProbe {
         intent: &'a Intent,
         _doubt: Doubt,
     ) -> Pin<Box<dyn Future<Output = Finding> + Send + 'a>> {
-        Box::pin(async { self.look(intent).await.unwrap_or(Finding::Unknown) })
+        Box::pin(async { self.send_probe(intent).await.unwrap_or(Finding::Unknown) })
     }
 }
 

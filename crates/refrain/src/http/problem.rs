@@ -441,18 +441,18 @@ pub(super) fn unknown(reason: Reason) -> Problem {
         Reason::Timeout => StatusCode::GATEWAY_TIMEOUT,
         _ => StatusCode::BAD_GATEWAY,
     };
-    let detail = format!("The operation {}.", words(reason));
+    let detail = format!("The operation {}.", describe_reason(reason));
     Problem::new(Code::OutcomeUnknown, detail).with_status(status)
 }
 
 /// The `outcome-unknown` problem for a duplicate of a request whose outcome is unknown.
 pub(super) fn unknown_before(doubt: &Doubt) -> Problem {
-    let reason = words(doubt.reason);
+    let reason = describe_reason(doubt.reason);
     Problem::new(Code::OutcomeUnknown, format!("The first request {reason}."))
 }
 
 /// Why the outcome is unknown, in words.
-fn words(reason: Reason) -> &'static str {
+fn describe_reason(reason: Reason) -> &'static str {
     match reason {
         Reason::Lapsed => "was interrupted before its outcome was stored",
         Reason::Timeout => "did not answer in time",

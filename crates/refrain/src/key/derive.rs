@@ -106,15 +106,15 @@ fn derive(entity: &str, action: &str, kind: &str, params: &[&[u8]]) -> Key {
         hasher.update(piece);
     }
     let mut text = String::with_capacity(KEY_BYTES_MAX);
-    text.extend(shown(entity, ENTITY_SHOWN_MAX));
+    text.extend(printable(entity, ENTITY_SHOWN_MAX));
     text.push(':');
-    text.extend(shown(action, ACTION_SHOWN_MAX));
+    text.extend(printable(action, ACTION_SHOWN_MAX));
     text.push(':');
     text.push_str(&hasher.finalize().to_hex());
     Key(text.into())
 }
 
-fn shown(text: &str, len_max: usize) -> impl Iterator<Item = char> {
+fn printable(text: &str, len_max: usize) -> impl Iterator<Item = char> {
     let show = |byte: u8| match byte.is_ascii_graphic() && byte != b':' {
         true => char::from(byte),
         false => '_',

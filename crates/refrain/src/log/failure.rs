@@ -19,7 +19,7 @@ impl Failure {
     /// A failed sync is always [`Unknown`](Self::Unknown): the operating system may have dropped the data, and a second
     /// sync would report success.
     pub(crate) fn of(error: io::Error) -> Self {
-        match passes(&error) {
+        match is_temporary_error(&error) {
             true => Self::Unchanged(error),
             false => Self::Unknown(error),
         }
@@ -27,19 +27,19 @@ impl Failure {
 }
 
 /// The error keeps its class: the error of an [`Unknown`](Failure::Unknown) failure never counts as
-/// [temporary](passes).
+/// [temporary](is_temporary_error).
 impl From<Failure> for io::Error {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Unchanged(error) => error,
-            Failure::Unknown(error) if passes(&error) => Self::other(error),
+            Failure::Unknown(error) if is_temporary_error(&error) => Self::other(error),
             Failure::Unknown(error) => error,
         }
     }
 }
 
 /// Returns whether the error is temporary: disk full, no free file descriptor, or no memory.
-pub(crate) fn passes(error: &io::Error) -> bool {
+pub(crate) fn is_temporary_error(error: &io::Error) -> bool {
     let is_short = matches!(
         error.kind(),
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::OutOfMemory
@@ -56,7 +56,7 @@ pub(crate) fn lacks_descriptor(error: &io::Error) -> bool {
 }
 
 /// Describes a temporary error, and how to fix it.
-pub(crate) fn obstacle(error: &io::Error) -> String {
+pub(crate) fn describe_obstacle(error: &io::Error) -> String {
     let what = match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "its disk is full, free some space",
         ErrorKind::OutOfMemory => "out of memory",

@@ -10,7 +10,7 @@ use super::{
 
 /// Replaces a file by one with these bytes. The temporary file has the extension `new`.
 ///
-/// An error that [passes](super::failure::passes) means that nothing was replaced.
+/// A [temporary](super::failure::is_temporary_error) error means that nothing was replaced.
 pub(crate) fn replace(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let write = |file: &Arc<dyn DiskFile>| file.write_all_at(bytes, 0);
     replace_with(disk, path, &path.with_extension("new"), write).map_err(io::Error::from)

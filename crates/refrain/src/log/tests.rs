@@ -12,7 +12,7 @@ use std::{
 use super::{
     commit::{Appender, NotQueued, Queue, Rest, lock, spawn},
     disk::{DiskFile, RealDisk},
-    failure::{Failure, passes},
+    failure::{Failure, is_temporary_error},
     replace::{replace, replace_with},
 };
 
@@ -107,7 +107,7 @@ fn check(rest: Rest, plan: &[(Operation, i32)], is_temporary: bool) {
     let failure = appender.append(b"failed write", true).unwrap_err();
     let is_unchanged = matches!(failure, Failure::Unchanged(_));
     assert_eq!(is_unchanged, is_temporary, "{label}: {failure:?}");
-    assert_eq!(passes(&failure.into()), is_temporary, "{label}");
+    assert_eq!(is_temporary_error(&failure.into()), is_temporary, "{label}");
     assert_eq!(appender.end(), 5, "{label}");
     if is_temporary {
         assert!(lock(&file.plan).is_empty(), "{label}");

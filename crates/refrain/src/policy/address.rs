@@ -95,7 +95,7 @@ impl FromStr for Address {
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&shown(&self.0))
+        f.write_str(&redact(&self.0))
     }
 }
 
@@ -138,7 +138,7 @@ pub fn redacted(text: &str) -> String {
             }
         };
         printed.push_str(before);
-        printed.push_str(&shown(&rest[start..end]));
+        printed.push_str(&redact(&rest[start..end]));
         rest = &rest[end..];
     }
     printed + rest
@@ -159,11 +159,11 @@ pub(super) fn quoted_bytes(text: &str, quote: char) -> usize {
 }
 
 /// Redacts one address.
-fn shown(text: &str) -> String {
+fn redact(text: &str) -> String {
     match text.split_once("://") {
         Some((scheme, _)) if !is_scheme(scheme) => HIDDEN.into(),
         Some((scheme, rest)) => match Parts::of(scheme, rest) {
-            Some(parts) => format!("{scheme}://{}", parts.shown(scheme)),
+            Some(parts) => format!("{scheme}://{}", parts.redact(scheme)),
             None => format!("{scheme}://{HIDDEN}"),
         },
         None if is_place(text) => text.into(),
@@ -231,7 +231,7 @@ impl<'a> Parts<'a> {
         })
     }
 
-    fn shown(&self, scheme: &str) -> String {
+    fn redact(&self, scheme: &str) -> String {
         let hosts: Vec<_> = self.hosts.split(',').map(shown_host).collect();
         let mut text = self.login.map_or(String::new(), |it| login(scheme, it));
         text += &hosts.join(",");

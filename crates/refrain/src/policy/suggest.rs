@@ -13,14 +13,14 @@ pub(super) fn nearest<'a>(
     candidates
         .into_iter()
         .filter(|candidate| *candidate != text)
-        .map(|candidate| (slips(text, candidate), candidate))
+        .map(|candidate| (edit_distance(text, candidate), candidate))
         .filter(|(slips, _)| *slips <= slips_max)
         .min_by_key(|(slips, _)| *slips)
         .map(|(_, candidate)| candidate)
 }
 
 /// Edit distance: letters added, left out, changed or swapped with their neighbour.
-fn slips(left: &str, right: &str) -> usize {
+fn edit_distance(left: &str, right: &str) -> usize {
     strsim::osa_distance(&fold(left), &fold(right))
 }
 

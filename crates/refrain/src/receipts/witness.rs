@@ -174,22 +174,22 @@ impl Witness {
             return Ok(Sighting::Stale);
         }
         let outcome = receipt.outcome(record, self.outcome_bytes_max)?;
-        self.saw();
+        self.record_seen();
         Ok(Sighting::Found(outcome))
     }
 
     /// Records that a receipt was seen: receipts are reliable from now on.
-    fn saw(&self) {
-        let before = self.stand(Standing::Proven);
+    fn record_seen(&self) {
+        let before = self.set_standing(Standing::Proven);
         if before != Standing::Proven as u8 {
             tracing::info!(operation = %self.operation, "a receipt was seen: exactly-once from now on");
         }
     }
 
     /// Records that a success has no receipt: receipts are not reliable from now on.
-    fn missed(&self, record: RecordId) {
+    fn record_missing(&self, record: RecordId) {
         self.missing.fetch_add(1, Ordering::Relaxed);
-        match self.stand(Standing::Missing) == Standing::Missing as u8 {
+        match self.set_standing(Standing::Missing) == Standing::Missing as u8 {
             true => {
                 tracing::warn!(%record, operation = %self.operation, "another success without a receipt");
             }
@@ -200,7 +200,7 @@ impl Witness {
         }
     }
 
-    fn stand(&self, standing: Standing) -> u8 {
+    fn set_standing(&self, standing: Standing) -> u8 {
         let _stored = self.stored();
         self.standing.swap(standing as u8, Ordering::Relaxed)
     }
@@ -279,9 +279,9 @@ impl Witness {
         let mut missing = 0;
         for (record, is_seen) in records.iter().zip(seen) {
             match is_seen {
-                true => self.saw(),
+                true => self.record_seen(),
                 false => {
-                    self.missed(*record);
+                    self.record_missing(*record);
                     missing += 1;
                 }
             }

@@ -60,7 +60,7 @@ pub(super) struct Log {
 }
 
 impl EntryKind {
-    pub(super) fn word(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Step => "step",
             Self::Undo => "undo",
@@ -117,7 +117,7 @@ impl Log {
         let mut digest = self.secret.start_digest("step");
         digest.part(VERSION);
         digest.part(&self.operation.0);
-        digest.part(kind.word().as_bytes());
+        digest.part(kind.name().as_bytes());
         digest.part(name.as_bytes());
         if let Some(input) = input {
             digest.part(input.as_bytes());
@@ -128,7 +128,7 @@ impl Log {
     /// Returns the key for the downstream system, the same at every attempt and on every node that shares the store.
     pub(super) fn key(&self, kind: EntryKind, name: &str) -> Key {
         let (scope, key) = (self.scope.as_bytes(), self.key.as_str().as_bytes());
-        let parts = [VERSION, scope, key, kind.word().as_bytes(), name.as_bytes()];
+        let parts = [VERSION, scope, key, kind.name().as_bytes(), name.as_bytes()];
         RecordId(self.secret.digest("step-key", &parts)).into()
     }
 
@@ -154,7 +154,7 @@ impl Log {
             (OPERATION, &self.operation.0),
         ];
         let headers: [(&str, &[u8]); 3] = [
-            (KIND, kind.word().as_bytes()),
+            (KIND, kind.name().as_bytes()),
             (NAME, name.as_bytes()),
             (END, end),
         ];
@@ -196,11 +196,11 @@ pub(super) fn describe(outcome: &Outcome) -> String {
         let value = header(outcome, name).unwrap_or_default();
         String::from_utf8_lossy(&value).into_owned()
     };
-    words(&text(KIND), &text(NAME))
+    describe_entry(&text(KIND), &text(NAME))
 }
 
 /// Describes a kind and a name.
-pub(super) fn words(kind: &str, name: &str) -> String {
+pub(super) fn describe_entry(kind: &str, name: &str) -> String {
     match kind {
         "step" => format!("step `{name}`"),
         "undo" => format!("the undo of step `{name}`"),

@@ -43,15 +43,15 @@ pub(super) enum MetEntry {
 
 impl PlannedEntry<'_> {
     /// Describes the intended content.
-    pub(super) fn words(&self) -> String {
-        log::words(self.kind.word(), self.name)
+    pub(super) fn describe(&self) -> String {
+        log::describe_entry(self.kind.name(), self.name)
     }
 
     /// Name of the step, for errors.
     fn step(&self) -> String {
         match self.kind {
             EntryKind::Step => self.name.into(),
-            _ => self.words(),
+            _ => self.describe(),
         }
     }
 }
@@ -62,7 +62,7 @@ impl Steps<'_> {
         kind: EntryKind,
         step: &'s Step,
     ) -> Result<PlannedEntry<'s>, StepError> {
-        let input = check_input(&log::words(kind.word(), &step.name), &step.input)?;
+        let input = check_input(&log::describe_entry(kind.name(), &step.name), &step.input)?;
         let (scope, key) = self.log.place(self.at);
         let fingerprint = self.log.fingerprint(kind, &step.name, input);
         let intent = Intent {
@@ -92,7 +92,7 @@ impl Steps<'_> {
         W: Future<Output = Result<serde_json::Result<Vec<u8>>, Failure>>,
     {
         let place = self.place(kind, step)?;
-        let outcome = match self.meet(&place).await? {
+        let outcome = match self.replay_or_claim(&place).await? {
             MetEntry::Recorded(outcome) => outcome,
             MetEntry::Granted(guard) => self.run(&place, guard, work).await?,
         };
@@ -107,7 +107,7 @@ impl Steps<'_> {
     ) -> Result<PassedEntry, StepError> {
         let step = Step::new("");
         let place = self.place(kind, &step)?;
-        let outcome = match self.meet(&place).await? {
+        let outcome = match self.replay_or_claim(&place).await? {
             MetEntry::Recorded(outcome) => outcome,
             MetEntry::Granted(guard) => self.complete(&place, guard.start(), ending).await?,
         };
@@ -127,18 +127,18 @@ impl Steps<'_> {
             Some(_) if self.is_past_return && place.kind != EntryKind::End => {
                 Err(StepError::Changed(format!(
                     "{} was rejected permanently before the point of no return was moved before it",
-                    place.words()
+                    place.describe()
                 )))
             }
             Some(cause) => Ok(PassedEntry::Undo(cause)),
         }
     }
 
-    async fn meet(&mut self, place: &PlannedEntry<'_>) -> Result<MetEntry, StepError> {
+    async fn replay_or_claim(&mut self, place: &PlannedEntry<'_>) -> Result<MetEntry, StepError> {
         if let Some(entry) = self.known.pop_front() {
             return match entry.fingerprint == place.intent.fingerprint {
                 true => Ok(MetEntry::Recorded(entry.outcome)),
-                false => self.met_other(place, entry.fingerprint, Some(entry.outcome)),
+                false => self.handle_mismatch(place, entry.fingerprint, Some(entry.outcome)),
             };
         }
         self.claim(place).await
@@ -153,7 +153,7 @@ impl Steps<'_> {
                 step: step(),
                 lease_left,
             }),
-            Verdict::Mismatch | Verdict::OtherCredential => self.look(place).await,
+            Verdict::Mismatch | Verdict::OtherCredential => self.read_recorded(place).await,
             Verdict::Indeterminate(_) => {
                 Err(self.in_doubt(place, "an earlier run did not finish it"))
             }
@@ -162,7 +162,7 @@ impl Steps<'_> {
     }
 
     /// Reads what another run recorded in this place.
-    async fn look(&self, place: &PlannedEntry<'_>) -> Result<MetEntry, StepError> {
+    async fn read_recorded(&self, place: &PlannedEntry<'_>) -> Result<MetEntry, StepError> {
         let Some(reading) = self.engine.store().read(place.record).await? else {
             // Released meanwhile.
             return Err(self.busy(place));
@@ -171,11 +171,11 @@ impl Steps<'_> {
             State::Completed { outcome, .. } => Some(outcome),
             _ => None,
         };
-        self.met_other(place, reading.record.fingerprint, outcome)
+        self.handle_mismatch(place, reading.record.fingerprint, outcome)
     }
 
     /// Handles a place with other content.
-    fn met_other(
+    fn handle_mismatch(
         &self,
         place: &PlannedEntry<'_>,
         fingerprint: Fingerprint,
@@ -190,7 +190,7 @@ impl Steps<'_> {
                 ),
                 _ => StepError::Changed(format!(
                     "the code expects {}, but another step, or the same step with another input, was started and has not ended",
-                    place.words()
+                    place.describe()
                 )),
             });
         };
@@ -200,7 +200,7 @@ impl Steps<'_> {
                 Some(cause) => StepError::Undone { cause },
                 None => StepError::Changed(format!(
                     "the code expects {}, but the operation has ended",
-                    place.words()
+                    place.describe()
                 )),
             });
         }
@@ -208,7 +208,7 @@ impl Steps<'_> {
         if is_undone && (is(EntryKind::Abandon) || place.kind == EntryKind::Abandon) {
             return Ok(MetEntry::Recorded(outcome));
         }
-        let (wanted, found) = (place.words(), log::describe(&outcome));
+        let (wanted, found) = (place.describe(), log::describe(&outcome));
         Err(match wanted == found {
             true => StepError::Mismatch { what: wanted },
             false => StepError::Changed(format!(
@@ -230,7 +230,7 @@ impl Steps<'_> {
         tracing::error!(operation = self.name, step, %record, reason, "a step waits for an operator to resolve its record");
         match place.kind == EntryKind::Undo || self.is_past_return {
             true => StepError::Stuck {
-                what: place.words(),
+                what: place.describe(),
                 reason: reason.into(),
                 record,
             },
@@ -255,7 +255,7 @@ impl Steps<'_> {
                     .await
             }
             Tried::Rejected(reason) if place.kind == EntryKind::Undo || self.is_past_return => {
-                Err(self.doom(place, running, &reason).await)
+                Err(self.mark_in_doubt(place, running, &reason).await)
             }
             Tried::Rejected(reason) => {
                 let step = Some(place.name.into());
@@ -265,7 +265,7 @@ impl Steps<'_> {
             }
             Tried::Unkept(reason) => {
                 let step = place.step();
-                self.leave(running, Reason::Failed, Duration::ZERO).await;
+                self.give_up(running, Reason::Failed, Duration::ZERO).await;
                 Err(StepError::Unkept { step, reason })
             }
             Tried::Failed(fault) => Err(self.fail(place, running, fault).await),
@@ -306,7 +306,7 @@ impl Steps<'_> {
                 tracing::warn!(record = %place.record, %error, "cannot release a step");
             }
         } else {
-            self.leave(running, fault.why, pause).await;
+            self.give_up(running, fault.why, pause).await;
             let is_last = attempt >= self.settings.terms.attempts_max;
             if is_last || guarantee != Guarantee::AtLeastOnce {
                 return self.in_doubt(place, &fault.reason);
@@ -321,8 +321,13 @@ impl Steps<'_> {
 
     /// Settles a step that must succeed but was rejected. A claim with at-most-once makes its record indeterminate,
     /// so that operators find it.
-    async fn doom(&self, place: &PlannedEntry<'_>, running: Running, reason: &str) -> StepError {
-        self.leave(running, Reason::Failed, Duration::ZERO).await;
+    async fn mark_in_doubt(
+        &self,
+        place: &PlannedEntry<'_>,
+        running: Running,
+        reason: &str,
+    ) -> StepError {
+        self.give_up(running, Reason::Failed, Duration::ZERO).await;
         let mut intent = place.intent.clone();
         intent.terms.guarantee = Guarantee::AtMostOnce;
         intent.terms.wait = Duration::ZERO;
@@ -334,7 +339,7 @@ impl Steps<'_> {
         }
     }
 
-    async fn leave(&self, running: Running, why: Reason, pause: Duration) {
+    async fn give_up(&self, running: Running, why: Reason, pause: Duration) {
         let record = running.id();
         if let Err(error) = running.give_up(why, pause).await {
             tracing::warn!(%record, %error, "cannot give up a step; its lease lapses later");

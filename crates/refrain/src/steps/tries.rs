@@ -44,9 +44,10 @@ impl Steps<'_> {
         let mut number = 0;
         loop {
             number += 1;
-            let trying = within(running, settings.terms.timeout, work(place.key.clone()));
+            let trying =
+                run_until_deadline(running, settings.terms.timeout, work(place.key.clone()));
             let (failure, why) = match trying.await {
-                Some(Ok(result)) => return kept(result, settings.result_bytes_max),
+                Some(Ok(result)) => return check_result(result, settings.result_bytes_max),
                 Some(Err(failure)) if failure.is_rejection() => {
                     return Tried::Rejected(brief(failure.reason()));
                 }
@@ -71,7 +72,7 @@ impl Steps<'_> {
 }
 
 /// Checks that the result of a step can be stored.
-fn kept(result: serde_json::Result<Vec<u8>>, bytes_max: usize) -> Tried {
+fn check_result(result: serde_json::Result<Vec<u8>>, bytes_max: usize) -> Tried {
     match result {
         Ok(result) if result.len() <= bytes_max => Tried::Done(result),
         Ok(result) => Tried::Unkept(super::too_long(result.len(), bytes_max)),
@@ -80,7 +81,7 @@ fn kept(result: serde_json::Result<Vec<u8>>, bytes_max: usize) -> Tried {
 }
 
 /// Runs one try until the claim's deadline, because after that a probe may report that it never happened.
-async fn within<T>(
+async fn run_until_deadline<T>(
     running: &Running,
     timeout: Duration,
     work: impl Future<Output = T>,

@@ -267,21 +267,21 @@ impl Embedded {
 
     /// Decides a claim that changes nothing, and leaves every other one to the writer.
     fn decide(&self, claim: &Claim, record: Option<Record>) -> StoreFuture<'static, Verdict> {
-        match record.and_then(|record| self.unchanging(claim, record)) {
+        match record.and_then(|record| self.verdict_without_change(claim, record)) {
             Some(verdict) => StoreFuture::ready(Ok(verdict)),
             None => self.submit(
                 claim.id,
                 Request::Claim(claim.clone()),
                 |reply| match reply {
                     Reply::Verdict(verdict) => Ok(verdict),
-                    Reply::Settled(_) | Reply::Erased(_) | Reply::Aged => Err(mixed_up()),
+                    Reply::Settled(_) | Reply::Erased(_) | Reply::Aged => Err(unexpected_reply()),
                 },
             ),
         }
     }
 
     /// The verdict on a claim that does not change the record; `None` if it does.
-    fn unchanging(&self, claim: &Claim, record: Record) -> Option<Verdict> {
+    fn verdict_without_change(&self, claim: &Claim, record: Record) -> Option<Verdict> {
         // This fence is never granted: only the writer applies changes.
         let fence = Fence {
             epoch: u32::MAX,
@@ -366,11 +366,11 @@ fn check_len(end: &Settlement) -> Result<()> {
 fn settled(reply: Reply) -> Result<Settled> {
     match reply {
         Reply::Settled(settled) => Ok(settled),
-        Reply::Verdict(_) | Reply::Erased(_) | Reply::Aged => Err(mixed_up()),
+        Reply::Verdict(_) | Reply::Erased(_) | Reply::Aged => Err(unexpected_reply()),
     }
 }
 
-fn mixed_up() -> Error {
+fn unexpected_reply() -> Error {
     Error::new(
         ErrorKind::Corrupt,
         "internal error: a command received the reply of another command",
@@ -484,7 +484,7 @@ impl EmbeddedState {
         let mut held = None;
         loop {
             let at = match self.table.get(id) {
-                None => return self.absent(id).map(Poll::Ready),
+                None => return self.check_absent(id).map(Poll::Ready),
                 Some(Slot::Live(live)) => return Ok(Poll::Ready(Some(live.record))),
                 Some(Slot::Damaged) => return Err(self.damaged(id)),
                 Some(Slot::Stored(at)) => at,
@@ -496,7 +496,7 @@ impl EmbeddedState {
                 Some(segment) => {
                     drop(segments);
                     return match read(&segment, at)? {
-                        Poll::Ready(record) => self.known(id, record).map(Poll::Ready),
+                        Poll::Ready(record) => self.check_current(id, record).map(Poll::Ready),
                         Poll::Pending => Ok(Poll::Pending),
                     };
                 }
@@ -508,7 +508,7 @@ impl EmbeddedState {
     }
 
     /// An expired record may have been claimed again in a range that cannot be read; then its state is unknown.
-    fn known(&self, id: RecordId, record: Record) -> Result<Option<Record>> {
+    fn check_current(&self, id: RecordId, record: Record) -> Result<Option<Record>> {
         let has_holes = self.damage.iter().any(|damage| damage.record.is_none());
         let is_past = || {
             step(Some(record.clone()), Command::Age, self.clock.now())
@@ -522,7 +522,7 @@ impl EmbeddedState {
     }
 
     /// A record is certainly absent only if every byte of the store was readable.
-    fn absent<T>(&self, id: RecordId) -> Result<Option<T>> {
+    fn check_absent<T>(&self, id: RecordId) -> Result<Option<T>> {
         match self.damage.iter().any(|damage| damage.record.is_none()) {
             false => Ok(None),
             true => Err(self.damaged(id)),

@@ -100,7 +100,7 @@ impl Memory {
             let standing = before.as_ref().map(|record| record.state.name());
             let stepped = step(before, Command::Claim(claim.clone(), fence), now);
             let Reply::Verdict(verdict) = stepped.reply else {
-                return Err(mixed_up());
+                return Err(unexpected_reply());
             };
             let verdict = verdict.convert(|grant| grant, Outcome::clone);
             let after = stepped.record;
@@ -120,7 +120,7 @@ impl Memory {
     fn settle_one(&self, id: RecordId, command: Command) -> Result<Settled> {
         match self.apply(id, command) {
             Reply::Settled(settled) => Ok(settled),
-            Reply::Verdict(_) | Reply::Erased(_) | Reply::Aged => Err(mixed_up()),
+            Reply::Verdict(_) | Reply::Erased(_) | Reply::Aged => Err(unexpected_reply()),
         }
     }
 
@@ -182,7 +182,7 @@ fn size(record: &Record) -> usize {
     RECORD_BYTES + outcome
 }
 
-fn mixed_up() -> Error {
+fn unexpected_reply() -> Error {
     Error::new(
         ErrorKind::Corrupt,
         "internal error: a command received the reply of another command",
@@ -228,7 +228,7 @@ impl Store for Memory {
     async fn erase(&self, id: RecordId) -> Result<Erased> {
         match self.apply(id, Command::Erase) {
             Reply::Erased(erased) => Ok(erased),
-            Reply::Verdict(_) | Reply::Settled(_) | Reply::Aged => Err(mixed_up()),
+            Reply::Verdict(_) | Reply::Settled(_) | Reply::Aged => Err(unexpected_reply()),
         }
     }
 

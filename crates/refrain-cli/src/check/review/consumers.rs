@@ -9,14 +9,14 @@ use refrain::{
 use refrain_plan::Consumer;
 
 use super::{Line, ReviewInput, host_and_path, or_done};
-use crate::check::summary::word;
+use crate::check::summary::enum_name;
 
 pub(super) fn aligned(facts: &ReviewInput) -> Vec<Line> {
     let settings = &facts.settings;
     let unheard: Vec<_> = facts
         .consumed
         .iter()
-        .filter_map(|it| unheard(facts, it))
+        .filter_map(|it| unhandled_channel(facts, it))
         .collect();
     if settings.workers.is_empty() {
         let why = "the file has no workers; consumers in code have their own settings";
@@ -28,7 +28,7 @@ pub(super) fn aligned(facts: &ReviewInput) -> Vec<Line> {
     let mut open: Vec<_> = warned
         .map(|it| {
             let why = format!("worker {}: {}", it.name, it.message);
-            Line::open(facts.place(&it.name), why, it.help)
+            Line::open(facts.location(&it.name), why, it.help)
         })
         .collect();
     for worker in &settings.workers {
@@ -36,7 +36,7 @@ pub(super) fn aligned(facts: &ReviewInput) -> Vec<Line> {
     }
     open.extend(unheard);
     let workers = settings.workers.iter().map(|it| {
-        let guarantee = word(&it.terms.guarantee);
+        let guarantee = enum_name(&it.terms.guarantee);
         format!("{} is {guarantee}", it.name)
     });
     let workers: Vec<_> = workers.collect();
@@ -44,7 +44,10 @@ pub(super) fn aligned(facts: &ReviewInput) -> Vec<Line> {
 }
 
 /// Advice for a channel that the project's AsyncAPI description consumes and no worker of the file handles.
-fn unheard(facts: &ReviewInput, (description, consumer): &(String, Consumer)) -> Option<Line> {
+fn unhandled_channel(
+    facts: &ReviewInput,
+    (description, consumer): &(String, Consumer),
+) -> Option<Line> {
     let mut workers = facts.settings.workers.iter();
     let is_taken = workers.any(|it| it.queue == consumer.channel || it.name == consumer.name);
     let why = format!(
@@ -70,7 +73,7 @@ fn both_ways(facts: &ReviewInput, worker: &WorkerSettings) -> Vec<Line> {
     let Some(found) = found.filter(|_| is_proxy || is_upstream) else {
         return Vec::new();
     };
-    let (name, place, operation) = (&worker.name, facts.place(&worker.name), &found.operation);
+    let (name, place, operation) = (&worker.name, facts.location(&worker.name), &found.operation);
     let mut open = Vec::new();
     if is_proxy && !takes_key_header(operation) {
         let why = format!(
@@ -100,7 +103,7 @@ fn both_ways(facts: &ReviewInput, worker: &WorkerSettings) -> Vec<Line> {
         let why = format!(
             "worker {name} is at-least-once, but {} is {} for requests",
             operation.name,
-            word(&operation.terms.guarantee)
+            enum_name(&operation.terms.guarantee)
         );
         let fix = "give both the same guarantee";
         open.push(Line::open(&place, why, fix));

@@ -106,7 +106,7 @@ impl Api {
     }
 
     /// Every operation that the API serves, with the name of the file's operation for it, if there is one.
-    pub(super) fn held_against(&self, facts: &ReviewInput) -> Result<Vec<Pair<'_>>, String> {
+    pub(super) fn match_operations(&self, facts: &ReviewInput) -> Result<Vec<Pair<'_>>, String> {
         let named = everything(facts)?;
         let served = self.plan.operations.iter().filter(|it| it.is_served);
         let pairs = served.map(|planned| {
@@ -150,7 +150,7 @@ pub(super) fn covered(facts: &ReviewInput) -> Vec<Line> {
         }
         Described::Unusable(why) => return unseen(why.clone(), fix),
     };
-    let pairs = match api.held_against(facts) {
+    let pairs = match api.match_operations(facts) {
         Ok(pairs) => pairs,
         Err(why) => return unseen(why, "compare by hand"),
     };
@@ -200,7 +200,7 @@ pub(super) fn differing(facts: &ReviewInput) -> Vec<Line> {
         return Vec::new();
     };
     // `covered` already reports an error here.
-    let pairs = api.held_against(facts).unwrap_or_default();
+    let pairs = api.match_operations(facts).unwrap_or_default();
     let lines = pairs.into_iter().filter_map(|(planned, named)| {
         let operations = facts.settings.policy.operations();
         let mut operations = operations.filter(|it| Some(&it.name) == named.as_ref());
@@ -220,7 +220,7 @@ fn differs(
     written: &Operation,
     class: Class,
 ) -> Line {
-    let (name, place) = (&written.name, facts.place(&written.name));
+    let (name, place) = (&written.name, facts.location(&written.name));
     let (is, reads) = (class_name(class), class_name(planned.verdict.class));
     let reasons = reasons(planned);
     let mark = facts.marks.of_operation(name);

@@ -36,7 +36,7 @@ pub(super) fn financial(facts: &ReviewInput) -> Vec<Line> {
                 it.name
             );
             Line::advice(
-                facts.place(&it.name),
+                facts.location(&it.name),
                 why,
                 "write class = \"monetary\" if it moves money",
             )
@@ -54,7 +54,7 @@ pub(super) fn financial(facts: &ReviewInput) -> Vec<Line> {
     }
     for operation in &money {
         let Operation { name, terms, .. } = operation;
-        open.extend(kept(name, facts.place(name), terms));
+        open.extend(short_retention(name, facts.location(name), terms));
     }
     let is_left = |it: &&&Operation| it.probe.is_none() && !it.is_receipted();
     let left: Vec<_> = money
@@ -70,8 +70,11 @@ pub(super) fn financial(facts: &ReviewInput) -> Vec<Line> {
         "add a `probe`, or guarantee = \"exactly-once\" with `receipts`",
     ));
     for worker in &workers {
-        let (place, name) = (facts.place(&worker.name), format!("worker {}", worker.name));
-        open.extend(kept(&name, place.clone(), &worker.terms));
+        let (place, name) = (
+            facts.location(&worker.name),
+            format!("worker {}", worker.name),
+        );
+        open.extend(short_retention(&name, place.clone(), &worker.terms));
         open.extend(repeated(&name, place, worker));
     }
     open.extend(audited(facts, &money, &workers));
@@ -116,7 +119,7 @@ fn sounds_of_money(operation: &Operation) -> bool {
 }
 
 /// A line for retention or `remember` below those of the `monetary` preset.
-fn kept(name: &str, place: String, terms: &Terms) -> Option<Line> {
+fn short_retention(name: &str, place: String, terms: &Terms) -> Option<Line> {
     let least = Operation::default().with_class(Class::Monetary).terms;
     let span = units::Span;
     if terms.retention < least.retention {
@@ -145,14 +148,14 @@ fn kept(name: &str, place: String, terms: &Terms) -> Option<Line> {
 fn audited(facts: &ReviewInput, money: &[&Operation], workers: &[&WorkerSettings]) -> Vec<Line> {
     let unaudited = money.iter().filter(|it| !it.audit).map(|it| {
         Line::open(
-            facts.place(&it.name),
+            facts.location(&it.name),
             format!("{} is not audited", it.name),
             "write audit = true, or remove `audit`: class = \"monetary\" sets it",
         )
     });
     let left = workers.iter().filter(|it| !it.audit).map(|it| {
         Line::advice(
-            facts.place(&it.name),
+            facts.location(&it.name),
             format!("worker {} moves money and is not audited", it.name),
             "write audit = true",
         )

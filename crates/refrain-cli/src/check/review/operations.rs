@@ -7,7 +7,7 @@ use refrain::{
 };
 
 use super::{Line, ReviewInput, described, folded, grouped, or_done};
-use crate::check::summary::{list, word};
+use crate::check::summary::{enum_name, list};
 
 pub(super) fn classified(facts: &ReviewInput) -> Vec<Line> {
     let named: Vec<_> = facts
@@ -25,7 +25,7 @@ pub(super) fn classified(facts: &ReviewInput) -> Vec<Line> {
     }
     let unclear = named.iter().filter(|it| it.class.is_none()).map(|it| {
         Line::open(
-            facts.place(&it.name),
+            facts.location(&it.name),
             format!("{} has no class", it.name),
             "write class = \"create\", \"monetary\", \"transition\", \"replace\", \"delete\", \"event\" or \"read\"",
         )
@@ -35,7 +35,7 @@ pub(super) fn classified(facts: &ReviewInput) -> Vec<Line> {
     open.extend(described::differing(facts));
     let classes = named
         .iter()
-        .filter_map(|it| Some((word(&it.class?), it.name.clone())));
+        .filter_map(|it| Some((enum_name(&it.class?), it.name.clone())));
     let classes = match named.is_empty() {
         true => "the file has no operations, only workers".into(),
         false => grouped(classes),
@@ -52,13 +52,13 @@ fn undecided(facts: &ReviewInput, operation: &Operation) -> Option<Line> {
         mark.class
     );
     let fix = "decide: correct `class`, or remove the comment `unsure` above it";
-    Some(Line::open(facts.place(name), why, fix))
+    Some(Line::open(facts.location(name), why, fix))
 }
 
 pub(super) fn keys(facts: &ReviewInput) -> Vec<Line> {
     let mut open = Vec::new();
     for operation in facts.guarded() {
-        let (name, place) = (&operation.name, facts.place(&operation.name));
+        let (name, place) = (&operation.name, facts.location(&operation.name));
         let is_money = operation.class == Some(Class::Monetary);
         if is_money && !operation.required {
             let why = format!("{name} moves money, but requests without a key are not guarded");
@@ -96,7 +96,7 @@ pub(super) fn keys(facts: &ReviewInput) -> Vec<Line> {
 pub(super) fn scope(facts: &ReviewInput) -> Vec<Line> {
     let mut open = Vec::new();
     for operation in facts.guarded() {
-        let (name, place) = (&operation.name, facts.place(&operation.name));
+        let (name, place) = (&operation.name, facts.location(&operation.name));
         let is_shared = operation.scope.contains(&ScopePart::None);
         let is_trusting = operation.replay_to == ReplayTo::SameScope;
         if is_shared && is_trusting && operation.signature.is_none() {
@@ -121,7 +121,7 @@ pub(super) fn scope(facts: &ReviewInput) -> Vec<Line> {
 pub(super) fn conflicts(facts: &ReviewInput) -> Vec<Line> {
     let mut open = Vec::new();
     for operation in facts.guarded() {
-        let (name, place) = (&operation.name, facts.place(&operation.name));
+        let (name, place) = (&operation.name, facts.location(&operation.name));
         if operation.mode == Mode::Observe {
             let why = format!("{name} is only observed: duplicates execute");
             open.push(Line::open(&place, why, "write mode = \"enforce\""));

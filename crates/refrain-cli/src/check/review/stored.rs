@@ -16,7 +16,7 @@ pub(super) fn storage(facts: &ReviewInput) -> Vec<Line> {
     let mut open = Vec::new();
     // Claims are kept in the last store named.
     let store = settings.store.last();
-    let place = facts.place(store.map_or("", Address::as_str));
+    let place = facts.location(store.map_or("", Address::as_str));
     let backend = store.and_then(|it| Backend::named(it.scheme()));
     let durability = backend.and_then(|it| Some(it.store?.durability));
     if durability == Some(ClaimDurability::UntilExit) {
@@ -43,7 +43,7 @@ pub(super) fn storage(facts: &ReviewInput) -> Vec<Line> {
         open.push(Line::advice(&place, why, fix));
     }
     for operation in facts.guarded() {
-        let (name, place) = (&operation.name, facts.place(&operation.name));
+        let (name, place) = (&operation.name, facts.location(&operation.name));
         let is_money = operation.class == Some(Class::Monetary);
         if operation.accept_lossy_claims {
             let why = format!(
@@ -68,7 +68,7 @@ pub(super) fn storage(facts: &ReviewInput) -> Vec<Line> {
             "worker {name} accepts a store that may lose claims: a message whose claim is lost is delivered twice"
         );
         let fix = "remove accept_lossy_claims, or write guarantee = \"at-least-once\"";
-        open.push(Line::advice(facts.place(name), why, fix));
+        open.push(Line::advice(facts.location(name), why, fix));
     }
     let stores: Vec<_> = settings.store.iter().map(ToString::to_string).collect();
     or_done(
@@ -91,7 +91,7 @@ pub(super) fn retention(facts: &ReviewInput) -> Vec<Line> {
     let mut open: Vec<_> = warned
         .map(|it| {
             let why = format!("{}: {}", it.name, it.message);
-            Line::open(facts.place(&it.name), why, it.help)
+            Line::open(facts.location(&it.name), why, it.help)
         })
         .collect();
     for operation in facts.guarded().filter(|it| it.terms.remember.is_zero()) {
@@ -100,7 +100,7 @@ pub(super) fn retention(facts: &ReviewInput) -> Vec<Line> {
             operation.name
         );
         let fix = "write remember = \"7d\" or longer, so that a late retry is refused";
-        open.push(Line::open(facts.place(&operation.name), why, fix));
+        open.push(Line::open(facts.location(&operation.name), why, fix));
     }
     let operations = facts.guarded().map(|it| {
         let (kept, known) = (Span(it.terms.retention), Span(it.terms.remember));

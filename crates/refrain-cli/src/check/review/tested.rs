@@ -81,14 +81,14 @@ pub(super) fn tests(facts: &ReviewInput) -> Vec<Line> {
     let mut open = Vec::new();
     for it in found {
         open.extend(stale(it));
-        open.extend(elsewhere(facts, it));
+        open.extend(foreign_report(facts, it));
         let tried = it.report.operations.iter();
         let tried = tried.filter(|it| it.left_out.is_none());
         open.extend(tried.flat_map(|operation| failed(it, operation)));
     }
     let wanted = facts.guarded().filter(|it| !facts.is_catch_all(it));
     open.extend(wanted.filter_map(|it| untried(facts, found, it)));
-    open.extend(unheard(facts, found));
+    open.extend(untested_workers(facts, found));
     let said = found.iter().map(|Found { report, .. }| {
         let passed = report.count(CaseVerdict::Pass);
         format!("{passed} cases passed at {}, none failed", report.target)
@@ -129,7 +129,7 @@ fn stale(found: &Found) -> Option<Line> {
 
 /// A line for an operation of the file that no report covers, or that was left out.
 fn untried(facts: &ReviewInput, found: &[Found], operation: &Operation) -> Option<Line> {
-    let (name, place) = (&operation.name, facts.place(&operation.name));
+    let (name, place) = (&operation.name, facts.location(&operation.name));
     if operation.signature.is_some() {
         let why = format!("{name} takes signed deliveries, which refrain verify does not send");
         return Some(Line::not_applicable(place, why));
@@ -168,7 +168,7 @@ fn untried(facts: &ReviewInput, found: &[Found], operation: &Operation) -> Optio
 }
 
 /// Lines for workers whose queues no report covers.
-fn unheard(facts: &ReviewInput, found: &[Found]) -> Vec<Line> {
+fn untested_workers(facts: &ReviewInput, found: &[Found]) -> Vec<Line> {
     let is_tested = |queue: &str| found.iter().any(|it| it.queue() == Some(queue));
     let workers = facts.settings.workers.iter();
     let unheard = workers.filter(|worker| !is_tested(&worker.queue));
@@ -178,13 +178,13 @@ fn unheard(facts: &ReviewInput, found: &[Found]) -> Vec<Line> {
             "run refrain verify --worker --broker {} --queue {} … --json FILE, and also pass --verify-report FILE",
             worker.source, worker.queue
         );
-        Line::open(facts.place(&worker.name), why, fix)
+        Line::open(facts.location(&worker.name), why, fix)
     });
     lines.collect()
 }
 
 /// A line for a report about another address, which proves nothing about this policy.
-fn elsewhere(facts: &ReviewInput, found: &Found) -> Option<Line> {
+fn foreign_report(facts: &ReviewInput, found: &Found) -> Option<Line> {
     if found.queue().is_some() {
         return None;
     }

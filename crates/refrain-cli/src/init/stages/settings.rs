@@ -50,7 +50,12 @@ fn takes(setting: &str, set: &str) -> anyhow::Result<()> {
 
 impl Ground<'_> {
     /// The value in the existing policy.
-    fn said(&self, table: Option<&str>, name: &str, tell: &dyn Tell) -> Option<Vec<String>> {
+    fn existing_setting(
+        &self,
+        table: Option<&str>,
+        name: &str,
+        tell: &dyn Tell,
+    ) -> Option<Vec<String>> {
         let said = self.existing.setting(table, name)?;
         tell.say(&format!(
             "{POLICY} has {name} = {}; it stays unchanged.",
@@ -60,13 +65,13 @@ impl Ground<'_> {
     }
 
     /// The value from the existing policy or the flag; an error if the two differ.
-    fn told(
+    fn existing_or_flag(
         &self,
         name: &str,
         told: Option<&String>,
         tell: &dyn Tell,
     ) -> Result<Option<Vec<String>>, NoAnswer> {
-        let said = self.said(None, name, tell);
+        let said = self.existing_setting(None, name, tell);
         match (said, told) {
             (Some(said), Some(told)) if said.as_slice() != std::slice::from_ref(told) => {
                 let said = said.join(", ");
@@ -88,7 +93,7 @@ pub(super) fn keys(
 ) -> Result<(String, bool), NoAnswer> {
     let operations = requests.map_or(&[][..], |it| &it.plan.operations);
     let described = operations.iter().find_map(|it| it.keys.header.clone());
-    let said = ground.said(Some("policy"), "key", tell);
+    let said = ground.existing_setting(Some("policy"), "key", tell);
     let said = said.map(|said| {
         let mut headers = said.iter().filter_map(|it| it.strip_prefix("header:"));
         headers.next().unwrap_or(KEY_HEADER).to_owned()
@@ -136,7 +141,7 @@ pub(super) fn store(
     tell: &dyn Tell,
 ) -> Result<Vec<String>, NoAnswer> {
     let Ground { given, found, .. } = ground;
-    if let Some(store) = ground.told("store", given.store.as_ref(), tell)? {
+    if let Some(store) = ground.existing_or_flag("store", given.store.as_ref(), tell)? {
         return Ok(store);
     }
     for (server, place) in &found.servers {
@@ -208,7 +213,7 @@ pub(super) fn retention(
     interview: &mut Interview,
     tell: &dyn Tell,
 ) -> Result<String, NoAnswer> {
-    if let Some(said) = ground.said(Some("policy"), "retention", tell) {
+    if let Some(said) = ground.existing_setting(Some("policy"), "retention", tell) {
         return Ok(said.join(", "));
     }
     interview.ask(&Question {
@@ -234,7 +239,7 @@ pub(super) fn scope(
     interview: &mut Interview,
     tell: &dyn Tell,
 ) -> Result<String, NoAnswer> {
-    if let Some(said) = ground.said(Some("policy"), "scope", tell) {
+    if let Some(said) = ground.existing_setting(Some("policy"), "scope", tell) {
         return Ok(said.join(", "));
     }
     let scope = interview.ask(&Question {
@@ -273,7 +278,9 @@ pub(super) fn upstream(
     interview: &mut Interview,
     tell: &dyn Tell,
 ) -> Result<String, NoAnswer> {
-    if let Some(upstream) = ground.told("upstream", ground.given.upstream.as_ref(), tell)? {
+    if let Some(upstream) =
+        ground.existing_or_flag("upstream", ground.given.upstream.as_ref(), tell)?
+    {
         return Ok(upstream.concat());
     }
     interview.ask(&Question {
@@ -295,7 +302,7 @@ pub(super) fn wait(
     interview: &mut Interview,
     tell: &dyn Tell,
 ) -> Result<String, NoAnswer> {
-    if let Some(said) = ground.said(Some("policy"), "wait", tell) {
+    if let Some(said) = ground.existing_setting(Some("policy"), "wait", tell) {
         return Ok(said.join(", "));
     }
     interview.ask(&Question {

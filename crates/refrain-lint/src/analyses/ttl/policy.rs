@@ -12,9 +12,9 @@ use crate::{
 pub(super) fn window(file: &File) -> Option<(f64, String)> {
     let mut found = sidekiq(file)
         .into_iter()
-        .chain(said(file))
-        .chain(counted(file))
-        .chain(listed(file))
+        .chain(direct_windows(file))
+        .chain(window_of_attempts(file))
+        .chain(windows_of_delays(file))
         .collect::<Vec<_>>();
     found.sort_by(|a, b| b.0.total_cmp(&a.0));
     found.into_iter().next()
@@ -36,7 +36,7 @@ fn settings(file: &File) -> Vec<(String, Span)> {
 }
 
 /// Windows that are given directly: "retry for three days".
-fn said(file: &File) -> Vec<(f64, String)> {
+fn direct_windows(file: &File) -> Vec<(f64, String)> {
     let words = [
         "retrywindow",
         "retryfor",
@@ -71,7 +71,7 @@ fn said(file: &File) -> Vec<(f64, String)> {
 }
 
 /// Windows as a list of delays: "after a minute, after an hour, after a day".
-fn listed(file: &File) -> Vec<(f64, String)> {
+fn windows_of_delays(file: &File) -> Vec<(f64, String)> {
     let words = [
         "retrydelays",
         "retryschedule",
@@ -103,7 +103,7 @@ fn listed(file: &File) -> Vec<(f64, String)> {
 }
 
 /// Window as number and delay: "ten times, an hour apart".
-fn counted(file: &File) -> Option<(f64, String)> {
+fn window_of_attempts(file: &File) -> Option<(f64, String)> {
     let all = settings(file);
     let attempts = [
         "maxretries",

@@ -28,7 +28,7 @@ fn written(
     for (name, value) in fields {
         head.headers.append(*name, HeaderValue::from_static(value));
     }
-    let reply = reply::of(&head, size, asked, asked.keeps_alive);
+    let reply = reply::from_head(&head, size, asked, asked.keeps_alive);
     let (mut out, date) = (Vec::new(), Date::default());
     let (length, keeps_alive) = reply.write(&mut out, &date);
     let out = String::from_utf8(out).unwrap();
@@ -212,7 +212,7 @@ fn existing_date_header_is_kept() {
     let told = "Thu, 01 Jan 1970 00:00:00 GMT";
     head.headers
         .insert(header::DATE, HeaderValue::from_static(told));
-    let reply = reply::of(&head, Some(0), asked(Version::HTTP_11), true);
+    let reply = reply::from_head(&head, Some(0), asked(Version::HTTP_11), true);
     let mut out = Vec::new();
     reply.write(&mut out, &Date::default());
     let out = String::from_utf8(out).unwrap();

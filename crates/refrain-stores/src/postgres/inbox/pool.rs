@@ -125,7 +125,11 @@ impl Pool {
     }
 
     async fn connect(&self) -> Result<Wire> {
-        let (wire, facts) = self.dial.reach(|_| ()).await.map_err(unreachable)?;
+        let (wire, facts) = self
+            .dial
+            .connect_with_facts(|_| ())
+            .await
+            .map_err(unreachable)?;
         // Keeps the settings of role and database, as on the service's other connections. Only commits are forced to be
         // durable: otherwise an acknowledged message could be lost.
         let set_up = format!("SET synchronous_commit = {}", facts.waits());

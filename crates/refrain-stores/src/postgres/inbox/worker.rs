@@ -97,9 +97,11 @@ where
             }
             Ok(Verdict::Replay(_)) => End::Worked(Worked::Done(Count::Duplicate)),
             Ok(Verdict::Expired) => End::Worked(Worked::Done(Count::Expired)),
-            Ok(Verdict::InFlight { lease_left }) => {
-                End::Worked(again(Count::InFlight, Some(lease_left), String::new()))
-            }
+            Ok(Verdict::InFlight { lease_left }) => End::Worked(retry_later(
+                Count::InFlight,
+                Some(lease_left),
+                String::new(),
+            )),
             Ok(Verdict::Indeterminate(doubt)) => End::Dead(
                 DeadReason::OutcomeUnknown,
                 format!("unknown outcome: {:?}", doubt.reason),
@@ -114,7 +116,7 @@ where
             }
             Err(error) => return Err(error),
         };
-        Ok(undone(transaction, end).await)
+        Ok(roll_back(transaction, end).await)
     }
 
     async fn handle(
@@ -124,7 +126,7 @@ where
         claimed: Claimed,
     ) -> Result<End> {
         if let Some(end) = self.take_turn(&transaction, task).await? {
-            return Ok(undone(transaction, end).await);
+            return Ok(roll_back(transaction, end).await);
         }
         let job = task.job(claimed.id(), claimed.grant());
         let handling = caught(async { (self.handler)(&mut transaction, &job).await });
@@ -132,7 +134,7 @@ where
             Ok(Ok(outcome)) => {
                 let stored = claimed.complete_in(&transaction, outcome).await;
                 match stored {
-                    Ok(_) => return Ok(committed(transaction, task).await),
+                    Ok(_) => return Ok(commit(transaction, task).await),
                     // The handler may have ignored a failed statement, which aborts the whole transaction.
                     Err(error) => failure(task, Count::Retried, None, error.to_string()),
                 }
@@ -147,7 +149,7 @@ where
             // The rollback leaves no claim, so a retry does not have to wait for a lease.
             Err(panic) => failure(task, Count::Panicked, None, panic),
         };
-        Ok(undone(transaction, end).await)
+        Ok(roll_back(transaction, end).await)
     }
 
     /// Advances the sequence; `Some` if the event must not be handled now.
@@ -175,14 +177,16 @@ where
                     None
                 }
                 SequenceDecision::Seen => Some(End::Worked(Worked::Done(Count::Duplicate))),
-                SequenceDecision::Gap => Some(End::Worked(again(Count::Held, None, String::new()))),
+                SequenceDecision::Gap => {
+                    Some(End::Worked(retry_later(Count::Held, None, String::new())))
+                }
             },
         )
     }
 }
 
 /// Rolls the transaction back.
-async fn undone(transaction: Transaction<'_>, end: End) -> End {
+async fn roll_back(transaction: Transaction<'_>, end: End) -> End {
     match (transaction.rollback().await, end) {
         (Ok(()), end) => end,
         (Err(_), End::Worked(worked)) => End::Lost(worked),
@@ -191,7 +195,7 @@ async fn undone(transaction: Transaction<'_>, end: End) -> End {
     }
 }
 
-async fn committed(transaction: Transaction<'_>, task: &Task) -> End {
+async fn commit(transaction: Transaction<'_>, task: &Task) -> End {
     let Err(error) = transaction.commit().await else {
         return End::Worked(Worked::Done(Count::Completed));
     };
@@ -199,7 +203,9 @@ async fn committed(transaction: Transaction<'_>, task: &Task) -> End {
         // Rolled back: a deferred constraint, or a serialization failure.
         StatementError::Refused(error) => failure(task, Count::Retried, None, error.to_string()),
         // Commit status unknown: the next delivery finds out.
-        StatementError::Lost(error) => End::Lost(again(Count::Unsettled, None, error.to_string())),
+        StatementError::Lost(error) => {
+            End::Lost(retry_later(Count::Unsettled, None, error.to_string()))
+        }
     }
 }
 
@@ -210,11 +216,11 @@ fn failure(task: &Task, why: Count, delay: Option<Duration>, failure: String) ->
             reason: DeadReason::AttemptsUsedUp,
             failure,
         },
-        false => again(why, delay, failure),
+        false => retry_later(why, delay, failure),
     })
 }
 
-fn again(why: Count, delay: Option<Duration>, failure: String) -> Worked {
+fn retry_later(why: Count, delay: Option<Duration>, failure: String) -> Worked {
     Worked::Again {
         why,
         delay,

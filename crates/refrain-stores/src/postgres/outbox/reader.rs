@@ -17,7 +17,7 @@ use tokio::{
 use tokio_postgres::types::ToSql;
 
 use super::{
-    Address, PostgresContext, StatementError, at_start, prefix,
+    Address, PostgresContext, StatementError, convert_error, prefix,
     rows::{Columns, refused, seconds, taken},
     statements::OutboxStatements,
 };
@@ -89,7 +89,7 @@ impl PostgresOutbox {
         let appended = self.appended.clone();
         let (wire, _) = self.place.connect(move |_| appended.notify_one()).await?;
         let prepared = timeout(ANSWER_TIMEOUT, self.prepare(&wire)).await;
-        let statements = prepared.map_err(|_| silent())??;
+        let statements = prepared.map_err(|_| timed_out())??;
         let made = Arc::new(OutboxSession { wire, statements });
         // Notifications may have been missed while there was no connection.
         self.appended.notify_one();
@@ -97,7 +97,7 @@ impl PostgresOutbox {
     }
 
     async fn prepare(&self, wire: &Wire) -> Result<OutboxStatements> {
-        let failed = |error| at_start(&error, &self.place.address);
+        let failed = |error| convert_error(&error, &self.place.address);
         // The store's settings clear the search path, but here it has to find the table.
         let set_up = "RESET search_path; LISTEN refrain_outbox";
         wire.client.batch_execute(set_up).await.map_err(failed)?;
@@ -110,7 +110,7 @@ impl PostgresOutbox {
     }
 
     /// Runs a statement within a time limit. Drops the connection if it broke.
-    async fn ask<T>(
+    async fn send_statement<T>(
         &self,
         limit: Duration,
         ask: impl AsyncFnOnce(&OutboxSession) -> Result<T, tokio_postgres::Error>,
@@ -119,7 +119,7 @@ impl PostgresOutbox {
         let trouble = match timeout(limit, ask(&session)).await {
             Ok(Ok(answer)) => return Ok(answer),
             Ok(Err(error)) => StatementError::from(error),
-            Err(_) => StatementError::Lost(silent()),
+            Err(_) => StatementError::Lost(timed_out()),
         };
         if matches!(trouble, StatementError::Lost(_)) {
             let mut held = self.session.lock().await;
@@ -137,15 +137,15 @@ impl PostgresOutbox {
     async fn take_now(&self, at_most: usize, lease: Duration) -> Result<Taken> {
         let at_most = i64::try_from(at_most).unwrap_or(i64::MAX);
         let passed = self.passed().clone();
-        let taken = self.take_behind(&passed, at_most, lease).await?;
+        let taken = self.take_after(&passed, at_most, lease).await?;
         if !taken.entries.is_empty() || taken.is_more || passed == Default::default() {
             return Ok(taken);
         }
         // No free group after the last position: start again from the first group.
-        self.take_behind(&Default::default(), at_most, lease).await
+        self.take_after(&Default::default(), at_most, lease).await
     }
 
-    async fn take_behind(
+    async fn take_after(
         &self,
         (destination, group): &(String, String),
         at_most: i64,
@@ -155,7 +155,7 @@ impl PostgresOutbox {
         let parameters: [&(dyn ToSql + Sync); 5] =
             [destination, group, &at_most, &self.number, &lease];
         let (picked, passed, entries) = self
-            .ask(TAKE_TIMEOUT, async |session| {
+            .send_statement(TAKE_TIMEOUT, async |session| {
                 let statement = &session.statements.take;
                 taken(session.wire.client.query(statement, &parameters).await?)
             })
@@ -172,7 +172,7 @@ impl PostgresOutbox {
     async fn give_back_now(&self, returns: &[Return]) -> Result<()> {
         let columns = Columns::new(returns);
         let parameters = columns.parameters(&self.number);
-        self.ask(ANSWER_TIMEOUT, async |session| {
+        self.send_statement(ANSWER_TIMEOUT, async |session| {
             let statement = &session.statements.give_back;
             session.wire.client.execute(statement, &parameters).await
         })
@@ -181,7 +181,7 @@ impl PostgresOutbox {
     }
 
     async fn backlog_now(&self) -> Result<Backlog> {
-        self.ask(TAKE_TIMEOUT, async |session| {
+        self.send_statement(TAKE_TIMEOUT, async |session| {
             let statement = &session.statements.backlog;
             let row = session.wire.client.query_one(statement, &[]).await?;
             let count = |place| row.try_get::<_, i64>(place);
@@ -197,7 +197,7 @@ impl PostgresOutbox {
 
     async fn refused_now(&self, at_most: usize) -> Result<Vec<Refused>> {
         let at_most = i64::try_from(at_most).unwrap_or(i64::MAX);
-        self.ask(ANSWER_TIMEOUT, async |session| {
+        self.send_statement(ANSWER_TIMEOUT, async |session| {
             let statement = &session.statements.refused;
             let rows = session.wire.client.query(statement, &[&at_most]).await?;
             rows.iter().map(refused).collect()
@@ -213,7 +213,7 @@ impl refrain::consume::Outbox for PostgresOutbox {
 
     fn renew<'a>(&'a self, ids: &'a [i64], lease: Duration) -> Answer<'a, Vec<i64>> {
         Box::pin(
-            self.ask(ANSWER_TIMEOUT, async move |session: &OutboxSession| {
+            self.send_statement(ANSWER_TIMEOUT, async move |session: &OutboxSession| {
                 let lease = lease.as_secs_f64();
                 let statement = &session.statements.renew;
                 let parameters: [&(dyn ToSql + Sync); 3] = [&ids, &lease, &self.number];
@@ -225,7 +225,7 @@ impl refrain::consume::Outbox for PostgresOutbox {
 
     fn mark<'a>(&'a self, ids: &'a [i64]) -> Answer<'a, ()> {
         Box::pin(
-            self.ask(ANSWER_TIMEOUT, async move |session: &OutboxSession| {
+            self.send_statement(ANSWER_TIMEOUT, async move |session: &OutboxSession| {
                 let statement = &session.statements.mark;
                 session.wire.client.execute(statement, &[&ids]).await?;
                 Ok(())
@@ -254,13 +254,13 @@ impl refrain::consume::Outbox for PostgresOutbox {
     }
 
     fn redrive(&self) -> Answer<'_, u64> {
-        Box::pin(self.ask(TAKE_TIMEOUT, async |session| {
+        Box::pin(self.send_statement(TAKE_TIMEOUT, async |session| {
             let statement = &session.statements.redrive;
             session.wire.client.execute(statement, &[]).await
         }))
     }
 }
 
-fn silent() -> Error {
+fn timed_out() -> Error {
     Error::new(ErrorKind::Unavailable, "PostgreSQL did not respond in time")
 }

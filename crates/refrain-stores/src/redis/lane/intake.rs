@@ -37,7 +37,7 @@ impl<L: Load> Intake<L> {
         self.expected = answered;
     }
 
-    fn draw(&mut self) {
+    fn receive_queued(&mut self) {
         while self.waiting.len() < TOGETHER_MAX
             && let Ok(job) = self.jobs.try_recv()
         {
@@ -46,9 +46,9 @@ impl<L: Load> Intake<L> {
     }
 
     /// Takes the first jobs that fit into one call.
-    pub(super) fn fitting(&mut self) -> Vec<QueuedCall<L>> {
+    pub(super) fn take_batch(&mut self) -> Vec<QueuedCall<L>> {
         self.waiting
-            .retain(|job| job.load.is_wanted_by_nobody() || !job.answer.is_closed());
+            .retain(|job| job.load.outlives_caller() || !job.answer.is_closed());
         let mut bytes = 0;
         let fits = |job: &&QueuedCall<L>| {
             bytes += job.load.bytes();
@@ -60,7 +60,7 @@ impl<L: Load> Intake<L> {
     }
 
     /// Takes all queued jobs.
-    pub(super) fn all(&mut self) -> Vec<QueuedCall<L>> {
+    pub(super) fn take_all(&mut self) -> Vec<QueuedCall<L>> {
         while let Ok(job) = self.jobs.try_recv() {
             self.waiting.push(job);
         }
@@ -74,7 +74,7 @@ pub(super) async fn gather<L: Load>(one: &mut Intake<L>) {
     for _ in 0..GATHER_MAX {
         tokio::task::yield_now().await;
         let before = one.waiting.len();
-        one.draw();
+        one.receive_queued();
         if one.waiting.len() == before {
             return;
         }
@@ -88,8 +88,8 @@ pub(super) async fn gather_both<A: Load, B: Load>(one: &mut Intake<A>, two: &mut
     for _ in 0..GATHER_MAX {
         tokio::task::yield_now().await;
         let before = one.waiting.len() + two.waiting.len();
-        one.draw();
-        two.draw();
+        one.receive_queued();
+        two.receive_queued();
         let now = one.waiting.len() + two.waiting.len();
         idle = if now == before { idle + 1 } else { 0 };
         if idle > 0 && (now >= expected || idle >= IDLE_MAX) {

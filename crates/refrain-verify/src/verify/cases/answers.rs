@@ -43,7 +43,7 @@ pub(super) async fn binary(stage: &mut Stage<'_>) -> Result<(), Stop> {
     let intent = stage.intent_with(&body);
     let request = intent
         .request
-        .with("content-type", "application/octet-stream");
+        .set_header("content-type", "application/octet-stream");
     let first = stage.send("all 256 bytes", &request).await;
     let first = match first {
         Ok(answer) if answer.is_success() => answer,

@@ -10,7 +10,7 @@ pub(super) async fn other(stage: &mut Stage<'_>) -> Result<(), Stop> {
     let before = accepted(stage, "other", (&name, &value)).await?;
     let intent = stage.intent();
     let first = stage.first(&intent).await?;
-    let request = intent.request.clone().with(&name, &value);
+    let request = intent.request.clone().set_header(&name, &value);
     let sent = stage
         .decided("another caller, same key", &request, MOMENT)
         .await;
@@ -68,7 +68,7 @@ async fn accepted(
     which: &str,
     (name, value): (&str, &str),
 ) -> Result<u64, Stop> {
-    let request = stage.intent().request.with(name, value);
+    let request = stage.intent().request.set_header(name, value);
     let label = format!("the {which} credential with a new key");
     let sent = stage.send(&label, &request).await;
     if !sent.as_ref().is_ok_and(|answer| answer.is_success()) {
@@ -87,7 +87,7 @@ pub(super) async fn rotated(stage: &mut Stage<'_>) -> Result<(), Stop> {
     let before = accepted(stage, "rotated", (&name, &value)).await?;
     let intent = stage.intent();
     let first = stage.first(&intent).await?;
-    let request = intent.request.clone().with(&name, &value);
+    let request = intent.request.clone().set_header(&name, &value);
     let sent = stage
         .decided("new credential, same key", &request, MOMENT)
         .await;

@@ -17,7 +17,10 @@ pub(super) async fn next(stage: &mut Stage<'_>) -> Result<(), Stop> {
     let intent = stage.intent();
     let first = stage.first(&intent).await?;
     let (timeout, since) = (stage.world.plan.timeout, Instant::now());
-    let kept = intent.request.clone().with("connection", "keep-alive");
+    let kept = intent
+        .request
+        .clone()
+        .set_header("connection", "keep-alive");
     let line = stage.prepare(&kept).await;
     let mut line = line.map_err(|lost| Stop::Skip(lost.to_string()))?;
     let replay = line.answer(timeout).await;

@@ -115,7 +115,7 @@ pub(super) async fn failed(stage: &mut Stage<'_>) -> Result<(), Stop> {
         stage.fail("the retry got a success response, but the request never took effect");
     }
     if effects.is_exact && effects.count == 0 {
-        kept(stage, &failing, &intent, &retry).await;
+        check_silent_replay(stage, &failing, &intent, &retry).await;
     }
     if let (Ok(retry), Ok(again)) = (&retry, &again)
         && retry.is_success()
@@ -134,7 +134,7 @@ pub(super) async fn failed(stage: &mut Stage<'_>) -> Result<(), Stop> {
 }
 
 /// Fails if an error is still replayed after its cause is gone, without a header that marks it as a replay.
-async fn kept(stage: &mut Stage<'_>, failing: &[u8], intent: &Intent, retry: &Sent) {
+async fn check_silent_replay(stage: &mut Stage<'_>, failing: &[u8], intent: &Intent, retry: &Sent) {
     let is_silent = |sent: &Sent| {
         sent.as_ref()
             .is_ok_and(|it| it.status >= 500 && !is_marked(it))

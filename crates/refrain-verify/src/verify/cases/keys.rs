@@ -164,10 +164,10 @@ pub(super) async fn doubled(stage: &mut Stage<'_>) -> Result<(), Stop> {
     }
     let header = stage.world.operation.key_header.clone();
     let (one, other) = (stage.intent(), stage.intent());
-    let request = one.request.and(&header, &other.key);
+    let request = one.request.add_header(&header, &other.key);
     let first = stage.send("two keys", &request).await;
     let again = stage.decided("its duplicate", &request, MOMENT).await;
-    kept(stage, "a request with two keys", &first).await?;
+    check_duplicate(stage, "a request with two keys", &first).await?;
     if first.as_ref().is_ok_and(|it| it.is_success()) {
         stage.say("a request with two keys is accepted; reject it with 400");
     }
@@ -184,10 +184,10 @@ pub(super) async fn quoted(stage: &mut Stage<'_>) -> Result<(), Stop> {
     let request = intent
         .request
         .clone()
-        .with(&header, format!("\"{}\"", intent.key));
+        .set_header(&header, format!("\"{}\"", intent.key));
     let first = stage.send("the key in quotes", &request).await;
     let again = stage.decided("its duplicate", &request, MOMENT).await;
-    let is_kept = kept(stage, "a key in quotes", &first).await?;
+    let is_kept = check_duplicate(stage, "a key in quotes", &first).await?;
     if is_kept {
         let bare = stage
             .decided("the same key without quotes", &intent.request, MOMENT)
@@ -206,7 +206,7 @@ pub(super) async fn quoted(stage: &mut Stage<'_>) -> Result<(), Stop> {
 }
 
 /// Returns whether the key was accepted; if so, its duplicate must not have run.
-async fn kept(stage: &mut Stage<'_>, what: &str, first: &Sent) -> Result<bool, Stop> {
+async fn check_duplicate(stage: &mut Stage<'_>, what: &str, first: &Sent) -> Result<bool, Stop> {
     let effects = stage.effects().await?;
     let is_accepted = first.as_ref().is_ok_and(|it| it.is_success());
     if effects.over(u64::from(is_accepted)) {

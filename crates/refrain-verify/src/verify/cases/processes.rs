@@ -26,7 +26,7 @@ pub(super) async fn paused(stage: &mut Stage<'_>) -> Result<(), Stop> {
         .operation
         .lease
         .map_or(PAUSE, |lease| lease + BEHIND);
-    known(stage)?;
+    require_process(stage)?;
     if pause > LEASE_MAX {
         return Err(Stop::Skip(format!(
             "a lease over {LEASE_MAX:?} is longer than the maximum wait of a test"
@@ -55,7 +55,7 @@ pub(super) async fn paused(stage: &mut Stage<'_>) -> Result<(), Stop> {
 }
 
 pub(super) async fn killed(stage: &mut Stage<'_>) -> Result<(), Stop> {
-    known(stage)?;
+    require_process(stage)?;
     let lease = stage.world.operation.lease.unwrap_or_default();
     let patience = stage
         .world
@@ -91,7 +91,7 @@ pub(super) async fn killed(stage: &mut Stage<'_>) -> Result<(), Stop> {
 }
 
 pub(super) async fn killed_after(stage: &mut Stage<'_>) -> Result<(), Stop> {
-    known(stage)?;
+    require_process(stage)?;
     let intent = stage.intent();
     let first = stage.first(&intent).await?;
     stage.service.kill().await.map_err(Stop::Broken)?;
@@ -102,7 +102,7 @@ pub(super) async fn killed_after(stage: &mut Stage<'_>) -> Result<(), Stop> {
     judge::effects(stage, 1).await
 }
 
-fn known(stage: &Stage<'_>) -> Result<(), Stop> {
+fn require_process(stage: &Stage<'_>) -> Result<(), Stop> {
     match stage.service.is_known() {
         true => Ok(()),
         false => Err(Stop::Skip("needs --restart-command or --pid".into())),

@@ -91,7 +91,7 @@ fn operation(at: usize, operation: &OperationReport) -> String {
     let rows: String = operation.cases.iter().map(|case| row(at, case)).collect();
     let told = operation.cases.iter().filter(|case| is_told(case));
     let told: String = told
-        .map(|case| card::card(&place(at, case), case))
+        .map(|case| card::card(&anchor(at, case), case))
         .collect();
     format!(
         "<section class=\"operation\"><header><h2>{name}</h2>\n<p class=\"soft\">Effects are counted {}.</p></header>\n\
@@ -107,7 +107,7 @@ fn is_told(case: &CaseReport) -> bool {
 }
 
 /// The anchor of a case.
-fn place(at: usize, case: &CaseReport) -> String {
+fn anchor(at: usize, case: &CaseReport) -> String {
     let id = case
         .id
         .chars()
@@ -119,7 +119,7 @@ fn row(at: usize, case: &CaseReport) -> String {
     let class = class(case.verdict);
     let title = escaped(&case.title);
     let title = match is_told(case) {
-        true => format!("<a href=\"#{}\">{title}</a>", place(at, case)),
+        true => format!("<a href=\"#{}\">{title}</a>", anchor(at, case)),
         false => title,
     };
     format!(

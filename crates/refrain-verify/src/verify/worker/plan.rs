@@ -151,7 +151,7 @@ impl Plan {
     }
 
     /// Describes for the report how effects are counted.
-    pub(super) fn said(&self) -> String {
+    pub(super) fn describe_counting(&self) -> String {
         match &self.counting {
             Counting::Url { url, .. } => format!("at {url}"),
             Counting::Sql { database, .. } => format!("with SQL at {database}"),
@@ -273,12 +273,12 @@ mod tests {
             database: "postgres://app:canary@h/app".into(),
             statement: "SELECT 1".into(),
         };
-        assert!(!format!("{plan:?}{}", plan.said()).contains("canary"));
+        assert!(!format!("{plan:?}{}", plan.describe_counting()).contains("canary"));
         plan.counting = Counting::Url {
             url: "http://h/count?token=canary".into(),
             pointer: None,
         };
-        assert!(!format!("{plan:?}{}", plan.said()).contains("canary"));
+        assert!(!format!("{plan:?}{}", plan.describe_counting()).contains("canary"));
     }
 
     #[test]

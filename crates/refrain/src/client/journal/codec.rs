@@ -81,7 +81,7 @@ impl Record {
 
     /// Decodes a record; `None` if it is invalid.
     pub(in crate::client) fn decode(bytes: &Bytes) -> Option<Self> {
-        let mut reader = Reader(whole(bytes)?);
+        let mut reader = Reader(verify_checksum(bytes)?);
         let kind = reader.u8()?;
         let key = Key::new(text(&mut reader)?).ok()?;
         let record = match kind {
@@ -99,7 +99,7 @@ impl Record {
 }
 
 /// Returns a record without its checksum, if the checksum matches.
-pub(super) fn whole(bytes: &[u8]) -> Option<&[u8]> {
+pub(super) fn verify_checksum(bytes: &[u8]) -> Option<&[u8]> {
     let (content, sum) = bytes.split_last_chunk::<4>()?;
     (crc32fast::hash(content) == u32::from_le_bytes(*sum)).then_some(content)
 }

@@ -190,7 +190,7 @@ impl LogFile {
     ) -> Result<(Self, Vec<RecordPosition>), Failure> {
         let read = |place: &RecordPosition| {
             let record = self.read(*place).map_err(io::Error::other)?;
-            match codec::whole(&record) {
+            match codec::verify_checksum(&record) {
                 Some(_) => Ok(record),
                 None => Err(io::Error::other(self.damaged(place.offset))),
             }
@@ -206,7 +206,7 @@ impl LogFile {
         secret: &Secret,
         records: impl Iterator<Item = io::Result<Bytes>>,
     ) -> Result<(Self, Vec<RecordPosition>), Failure> {
-        replace_with(&**disk, path, &beside(path, ".new"), |file| {
+        replace_with(&**disk, path, &with_suffix(path, ".new"), |file| {
             file.write_all_at(&header(secret), 0)?;
             let mut made = Self::new(disk.clone(), path, secret.clone(), file.clone());
             let places = made.fill(records)?;
@@ -247,7 +247,7 @@ impl LogFile {
 }
 
 /// Path of the journal with a suffix.
-pub(super) fn beside(path: &Path, end: &str) -> PathBuf {
+pub(super) fn with_suffix(path: &Path, end: &str) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(end);
     name.into()

@@ -19,7 +19,7 @@ use crate::{
     client::moment::Moment,
     log::{
         commit::Queue,
-        failure::{Failure, obstacle},
+        failure::{Failure, describe_obstacle},
         lock::FileLock,
     },
 };
@@ -207,7 +207,7 @@ impl JournalWriter {
         let path = self.file.path().display();
         let (kind, message) = match failure {
             Failure::Unchanged(error) => {
-                let obstacle = obstacle(&error);
+                let obstacle = describe_obstacle(&error);
                 let message = format!("the journal {path} rejects writes: {obstacle}");
                 (ErrorKind::Full, message)
             }

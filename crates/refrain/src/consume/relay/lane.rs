@@ -62,7 +62,7 @@ struct LaneHold {
 }
 
 impl LaneHold {
-    fn stands(&self) -> bool {
+    fn is_valid(&self) -> bool {
         let lapses = *self.lapses.lock().unwrap_or_else(PoisonError::into_inner);
         !self.is_lost.load(Relaxed) && Instant::now() < lapses
     }
@@ -154,13 +154,13 @@ impl RelayLanes {
                     // Its remaining messages are confirmed; the events are already in the channel.
                     let is_done = matches!(end, LaneEvent::Done);
                     let lane = self.lanes.remove(&id).filter(|_| !is_done);
-                    self.let_go(lane.as_ref());
+                    self.remove_lane(lane.as_ref());
                     end
                 }
                 // The publisher panicked. The lane's messages become free after their lease lapses.
                 Err(error) => {
                     let lane = self.lanes.remove(&error.id());
-                    self.let_go(lane.as_ref());
+                    self.remove_lane(lane.as_ref());
                     LaneEvent::Done
                 }
             },
@@ -175,7 +175,7 @@ impl RelayLanes {
         Some(id)
     }
 
-    fn let_go(&mut self, lane: Option<&Arc<LaneHold>>) {
+    fn remove_lane(&mut self, lane: Option<&Arc<LaneHold>>) {
         if let Some(lane) = lane {
             self.held.retain(|_, other| !Arc::ptr_eq(other, lane));
         }
@@ -198,7 +198,7 @@ impl PublishLane {
         let ids = |entries: std::vec::IntoIter<Entry>| entries.map(|entry| entry.id).collect();
         while let Some(entry) = entries.next() {
             // After the lease lapsed, another relay may hold the messages and starts with the same one.
-            if self.is_stopped.load(Relaxed) || !self.hold.stands() {
+            if self.is_stopped.load(Relaxed) || !self.hold.is_valid() {
                 let behind: Vec<_> = ids(entries);
                 let left = std::iter::once(entry.id).chain(behind).collect();
                 return LaneEvent::Stopped(left);
@@ -221,12 +221,12 @@ impl PublishLane {
         let publishing = self.publisher.publish(&entry.destination, &entry.message);
         match timeout(self.timeout, publishing).await {
             Ok(published) => published,
-            Err(_) => Err(silent(self.timeout)),
+            Err(_) => Err(timed_out(self.timeout)),
         }
     }
 }
 
-fn silent(waited: Duration) -> Error {
+fn timed_out(waited: Duration) -> Error {
     let message = format!(
         "the broker did not confirm within {} s; check whether it is overloaded",
         waited.as_secs_f32()

@@ -14,7 +14,7 @@ const SERVER: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_
 const MESSAGE: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(60));
 
 /// Time that a message rests after this number of attempts.
-pub(super) fn after(attempts: u32) -> Duration {
+pub(super) fn delay_after(attempts: u32) -> Duration {
     MESSAGE.delay(attempts)
 }
 

@@ -60,7 +60,10 @@ impl<'a> RelayRun<'a> {
         }
     }
 
-    pub(super) async fn go(mut self, shutdown: impl Future<Output = ()> + Send) -> Result<()> {
+    pub(super) async fn run_until(
+        mut self,
+        shutdown: impl Future<Output = ()> + Send,
+    ) -> Result<()> {
         tokio::pin!(shutdown);
         while !self.is_over() {
             if self.do_what_is_due().await {
@@ -237,7 +240,7 @@ impl<'a> RelayRun<'a> {
                 return Fate::Free;
             }
         }
-        let delay = pause::after(entry.attempt);
+        let delay = pause::delay_after(entry.attempt);
         let error = error.to_string();
         Fate::Rests { delay, error }
     }
@@ -257,7 +260,7 @@ impl<'a> RelayRun<'a> {
                 refusals,
                 "the broker refused a message; it is retried"
             );
-            let delay = pause::after(refusals);
+            let delay = pause::delay_after(refusals);
             return Fate::Refused { delay, error };
         }
         counts.given_up.fetch_add(1, Relaxed);

@@ -91,9 +91,9 @@ impl<'a> Parser<'a> {
             Some(b'[') => self.array(depth),
             Some(b'"') => self.string().map(drop),
             Some(b'-' | b'0'..=b'9') => self.number(),
-            Some(b't') => self.word("true"),
-            Some(b'f') => self.word("false"),
-            Some(b'n') => self.word("null"),
+            Some(b't') => self.literal("true"),
+            Some(b'f') => self.literal("false"),
+            Some(b'n') => self.literal("null"),
             _ => Err(NotJson::Malformed),
         }
     }
@@ -272,7 +272,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn word(&mut self, word: &str) -> ParseResult {
+    fn literal(&mut self, word: &str) -> ParseResult {
         if !self.text[self.at..].starts_with(word) {
             return Err(NotJson::Malformed);
         }

@@ -19,7 +19,7 @@ pub(super) struct Given<'a> {
 
 impl Given<'_> {
     /// Placeholder for an address that is not read: a valid scheme with a host name that never resolves.
-    fn unread(&self) -> &'static str {
+    fn placeholder(&self) -> &'static str {
         match self.name {
             "source" | "to" => "redis://not-read.invalid",
             _ => "postgres://not-read.invalid/not-read",
@@ -44,7 +44,7 @@ impl Given<'_> {
         let outside = match (self.text, self.env, self.file) {
             (text, None, None) => return text.clone(),
             (None, Some(_), None) | (None, None, Some(_)) if !report.reads_secrets => {
-                return Some(self.unread().into());
+                return Some(self.placeholder().into());
             }
             (None, Some(variable), None) => outside::from_env(name, variable),
             (None, None, Some(path)) => outside::from_file(name, path),
@@ -79,11 +79,15 @@ pub(super) fn database(
         report.push(at, message, "write postgres://USER@HOST/DATABASE");
         return address;
     }
-    certain(address, at, report)
+    check_address(address, at, report)
 }
 
 /// Reports an address that can be parsed in two ways.
-pub(super) fn certain(address: Address, at: Range<usize>, report: &mut Report<'_>) -> Address {
+pub(super) fn check_address(
+    address: Address,
+    at: Range<usize>,
+    report: &mut Report<'_>,
+) -> Address {
     if let Err(error) = address.check() {
         report.push_error(at, &error);
     }

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, ops::Range, path::PathBuf};
 use super::{
     Durability,
     draft::choice,
-    given::{Given, certain},
+    given::{Given, check_address},
     problem::Report,
     table::Part,
     typed::{List, Server},
@@ -220,7 +220,7 @@ fn tiers(text: &str) -> Vec<&str> {
 fn check_store(url: &str, at: Range<usize>, report: &mut Report<'_>) {
     let address = Address::new(url);
     if Backend::of_store(url).is_some() {
-        certain(address, at, report);
+        check_address(address, at, report);
         return;
     }
     let scheme = url.split_once(':').map_or(url, |(scheme, _)| scheme);

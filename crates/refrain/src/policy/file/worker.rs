@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 use super::{
     authorization::Authorization,
     draft::Apply,
-    given::{Given, certain},
+    given::{Given, check_address},
     problem::Report,
     proxy::{count, time},
     table::Part,
@@ -335,7 +335,7 @@ pub(super) fn broker(
     report: &mut Report<'_>,
 ) -> Address {
     if Backend::of_broker(&text).is_some() {
-        return certain(Address::new(text), at, report);
+        return check_address(Address::new(text), at, report);
     }
     let scheme = text.split_once("://").map_or(&*text, |(scheme, _)| scheme);
     let help = match suggest::nearest(scheme, broker_schemes()) {

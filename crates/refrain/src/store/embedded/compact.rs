@@ -23,7 +23,7 @@ use super::{
 use crate::{
     clock::Timestamp,
     key::RecordId,
-    log::{failure::passes, frame::FramePosition},
+    log::{failure::is_temporary_error, frame::FramePosition},
     record::{Command, Record, step},
 };
 
@@ -178,7 +178,7 @@ impl EmbeddedState {
         let Archived { made, moves, gone } = archive.finish()?;
         if let Err(error) = self.admit(due, made.as_ref()) {
             // After any other error, the manifest on disk may already list the archive: keep its file.
-            if let Some(made) = made.filter(|_| passes(&error)) {
+            if let Some(made) = made.filter(|_| is_temporary_error(&error)) {
                 self.remove(&made.segment);
             }
             return Err(self.sweep_failed(&error).into());
@@ -239,7 +239,7 @@ impl EmbeddedState {
     }
 
     fn sweep_failed(&self, error: &io::Error) -> Error {
-        if !passes(error) {
+        if !is_temporary_error(error) {
             self.shut(error);
         }
         let message = format!(

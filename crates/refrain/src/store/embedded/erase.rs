@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     key::RecordId,
-    log::failure::passes,
+    log::failure::is_temporary_error,
     record::{Change, Command, Erased, Reply, step},
     store::StateName,
 };
@@ -34,7 +34,7 @@ impl EmbeddedState {
                 // The record completed between the two lookups: try again.
                 (_, Change::Record, _) => {}
                 (_, _, Reply::Erased(erased)) => return Ok(erased),
-                _ => return Err(super::mixed_up()),
+                _ => return Err(super::unexpected_reply()),
             }
         }
     }
@@ -65,7 +65,7 @@ impl EmbeddedState {
     }
 
     fn erase_failed(&self, error: &std::io::Error) -> Error {
-        if !passes(error) {
+        if !is_temporary_error(error) {
             self.shut(error);
         }
         let folder = self.folder.path.display();

@@ -22,7 +22,7 @@ use crate::{
     clock::Timestamp,
     log::{
         commit,
-        failure::{obstacle, passes},
+        failure::{describe_obstacle, is_temporary_error},
     },
 };
 
@@ -263,13 +263,13 @@ impl EmbeddedState {
                     self.maintenance.is_full.store(false, Ordering::Relaxed);
                     self.maintenance.changed.notify_all();
                 }
-                Err(error) if passes(&error) => {
+                Err(error) if is_temporary_error(&error) => {
                     if state.full.is_none() {
                         tracing::error!(folder = %self.folder.path.display(), %error, "cannot allocate a segment: refusing new claims");
                     }
                     // Try the shortest length next.
                     state.next_len = SEGMENT_BYTES_FIRST;
-                    state.full = Some(obstacle(&error));
+                    state.full = Some(describe_obstacle(&error));
                     self.maintenance.is_full.store(true, Ordering::Relaxed);
                     self.maintenance.changed.notify_all();
                     state = self.maintenance.wait(state, RETRY_EVERY);
@@ -296,7 +296,7 @@ impl EmbeddedState {
         });
         if let Err(error) = admitted {
             // After any other error, the manifest on disk may already list the segment: keep its file.
-            if passes(&error) {
+            if is_temporary_error(&error) {
                 let _ = disk.remove(&segment.path);
             }
             return Err(error);
@@ -386,7 +386,7 @@ impl EmbeddedState {
         let extent = lock(&self.manifest).extent(active.number);
         if seen == Some(end) && extent.is_some_and(|extent| extent.written < end.1) {
             match self.edit_manifest(|_| ()) {
-                Err(error) if !passes(&error) => self.shut(&error),
+                Err(error) if !is_temporary_error(&error) => self.shut(&error),
                 _ => {}
             }
         }
@@ -420,7 +420,7 @@ impl EmbeddedState {
         });
         match sealed {
             Ok(()) => {}
-            Err(error) if passes(&error) => {
+            Err(error) if is_temporary_error(&error) => {
                 tracing::warn!(segment = segment.number, %error, "cannot truncate the segment");
             }
             Err(error) => self.shut(&error),

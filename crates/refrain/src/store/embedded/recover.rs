@@ -21,7 +21,7 @@ use crate::{
     log::{
         commit::{Appender, Rest},
         disk::Disk,
-        failure::passes,
+        failure::is_temporary_error,
     },
     record::{Claimant, Record, State},
     store::table::Table,
@@ -362,10 +362,10 @@ impl Recovered {
                 remove_strays(disk, folder, &self.manifest)
             }
             // Stored outcomes can still be served. The allocation of the first segment writes the manifest again.
-            Err(error) if passes(&error) && !is_new => Ok(()),
+            Err(error) if is_temporary_error(&error) && !is_new => Ok(()),
             Err(error) => {
                 let message = format!("the manifest of {} cannot be written", folder.display());
-                Err(match passes(&error) {
+                Err(match is_temporary_error(&error) {
                     true => Error::new(ErrorKind::Full, message).with_source(error),
                     false => unavailable(message, error),
                 })
@@ -469,7 +469,7 @@ fn secure(segment: &Segment, scan: &Scan) -> io::Result<()> {
         return Ok(());
     };
     match segment.file.write_all_at(frame, *start) {
-        Err(error) if !passes(&error) => return Err(error),
+        Err(error) if !is_temporary_error(&error) => return Err(error),
         _ => {}
     }
     segment.file.sync()

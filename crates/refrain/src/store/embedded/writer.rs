@@ -29,7 +29,7 @@ use crate::{
     key::RecordId,
     log::{
         commit::{Appender, NotQueued, Rest},
-        failure::{Failure, obstacle},
+        failure::{Failure, describe_obstacle},
         frame::FramePosition,
     },
     record::{Change, Claim, Command, Fence, Record, Reply, Settlement, State, step},
@@ -253,7 +253,7 @@ impl Writer {
             None => Some((None, 0)),
         });
         match known {
-            Some((None, _)) => Ok((self.shared.absent(id)?, 0)),
+            Some((None, _)) => Ok((self.shared.check_absent(id)?, 0)),
             Some(live) => Ok(live),
             None => Ok((self.shared.find(id)?, 0)),
         }
@@ -303,7 +303,7 @@ impl Writer {
         self.builder.clear();
         self.pending.clear();
         let answers = self.answers.drain(..);
-        wakes::together(|| {
+        wakes::batch_wakes(|| {
             for (answer, reply) in answers {
                 // The caller may have dropped its future; the change stands.
                 let _ = answer.send(reply);
@@ -406,7 +406,9 @@ impl Writer {
     fn failed(&self, failure: Failure) -> Error {
         let shared = &self.shared;
         match (failure, &self.active) {
-            (Failure::Unchanged(error), _) => no_room(&shared.folder.path, &obstacle(&error)),
+            (Failure::Unchanged(error), _) => {
+                no_room(&shared.folder.path, &describe_obstacle(&error))
+            }
             (Failure::Unknown(error), Some(active)) => {
                 let name = active.segment.path.display();
                 shared.shut(&format!("{name}: offset {}: {error}", active.end()));

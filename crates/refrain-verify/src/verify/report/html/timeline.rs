@@ -33,13 +33,13 @@ pub(super) fn timeline(exchanges: &[Exchange]) -> String {
 }
 
 /// Horizontal position of a time, in percent of the width.
-fn place(ms: u64, end: u64) -> f64 {
+fn position(ms: u64, end: u64) -> f64 {
     MARGIN + ms as f64 / end as f64 * (100.0 - 2.0 * MARGIN)
 }
 
 fn tick(quarter: u64, end: u64, bottom: usize) -> String {
     let ms = end * quarter / 4;
-    let x = place(ms, end);
+    let x = position(ms, end);
     let anchor = match quarter {
         0 => "start",
         4 => "end",
@@ -61,8 +61,8 @@ fn tick(quarter: u64, end: u64, bottom: usize) -> String {
 fn lane((at, exchange): (usize, &Exchange), end: u64) -> String {
     let top = TOP + LANE * at;
     let (from, to) = (
-        place(exchange.at_ms, end),
-        place(exchange.at_ms + exchange.took_ms, end),
+        position(exchange.at_ms, end),
+        position(exchange.at_ms + exchange.took_ms, end),
     );
     let (tone, said) = tone(exchange);
     let label: String = exchange.label.chars().take(LABEL_CHARS_MAX).collect();
