@@ -33,10 +33,11 @@ use tally::{Tally, follow};
 
 /// Suites that take minutes, for each of the concurrent `cargo test` runs that share the tests. A run starts with its
 /// own, because a long suite that starts last is waited for alone.
-const LONGEST: [&[&str]; 3] = [
-    &["verify_worker", "kafka"],
-    &["rabbitmq", "embedded"],
+const LONGEST: [&[&str]; 4] = [
+    &["rabbitmq"],
+    &["verify_worker"],
     &["gallery", "snippets"],
+    &["embedded", "kafka", "postgres", "sqs"],
 ];
 /// Ends a process group: cargo and its tests.
 const END_GROUP: &str = r#"kill -s TERM -- "-$1"; sleep 1; kill -s KILL -- "-$1""#;
@@ -130,7 +131,7 @@ impl Tests {
         if !options::names_package(typed) {
             command.arg("--workspace");
         }
-        self.services.tell(&mut command);
+        self.services.set_variables(&mut command);
         command.args(ours).args(typed);
         command.env("TMPDIR", self.scratch.folder());
         command
