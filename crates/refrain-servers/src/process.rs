@@ -13,8 +13,8 @@ use std::{
 use crate::{guard::Guard, home::Home};
 
 const PAUSE: Duration = Duration::from_millis(10);
-/// One minute in total: a slow machine may replay a long log.
-const PAUSES_MAX: u32 = 6_000;
+/// Three minutes in total: a busy machine may start slowly, and replay a long log.
+const PAUSES_MAX: u32 = 18_000;
 /// How many lines of the log an error contains.
 const TAIL_LINES: usize = 20;
 const PORT_TRIES_MAX: u32 = 5;
@@ -81,7 +81,7 @@ impl Process {
         }
         child.kill()?;
         child.wait()?;
-        Err(self.failed(&"it was not ready within 60 s"))
+        Err(self.failed(&"it was not ready within 180 s"))
     }
 
     /// Runs a program to its end; a failure status is an error.
@@ -180,7 +180,7 @@ impl Process {
     }
 
     fn did_not_exit(&self) -> io::Error {
-        io::Error::other(format!("{} did not exit within 60 s", self.name))
+        io::Error::other(format!("{} did not exit within 180 s", self.name))
     }
 
     /// Whether the server is running.
