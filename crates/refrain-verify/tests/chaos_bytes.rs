@@ -254,7 +254,7 @@ fn rejection_reaches_a_client_that_is_still_sending() {
     });
     let mut stream = stage.connect();
     let asked = format!("PUT / HTTP/1.1\r\nhost: x\r\ncontent-length: {LARGE}\r\n\r\n");
-    // On a busy machine the proxy may have stopped reading; the rejection arrives all the same.
+    // On a busy machine the proxy may have stopped reading; the rejection arrives anyway.
     let _ = stream.write_all(&[asked.as_bytes(), &vec![0; 100_000]].concat());
     let shown = head(&mut stream).unwrap();
     assert!(shown.starts_with("HTTP/1.1 413 Too Large\r\n"), "{shown}");

@@ -224,7 +224,6 @@ async fn a_claim_cancelled_during_a_sync_does_not_block_the_key() {
         intent.key = Key::new(format!("k-{number}")).unwrap();
         let mut claiming = Box::pin(engine.claim(&intent));
         let polled = poll_fn(|context| Poll::Ready(claiming.as_mut().poll(context))).await;
-        // The disk can be faster than this thread; the guard is then released by its drop.
         cancelled += usize::from(polled.is_pending());
         drop((polled, claiming));
         let freed = async {
