@@ -56,7 +56,7 @@ a file that holds the value), which overrides the file; `admin` in the file is o
 Only the secrets of the selected workers and of the store are read.
 
 Exit codes: 0 stopped by a signal, 2 wrong usage, 64 bad configuration, 69 broker or store unreachable;
-with --redrive, 0 also if there are no dead letters, and 69 if they cannot be read.")]
+with --redrive, 0 also if there are no dead letters, and 69 if they cannot be read or another redrive holds them.")]
 pub(crate) struct Args {
     /// Configuration file with at least one [[worker]]
     #[arg(long, value_name = "FILE", default_value = "refrain.toml")]

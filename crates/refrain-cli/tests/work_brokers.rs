@@ -17,10 +17,11 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use pki::Pki;
-use refrain::consume::Message;
+use refrain::consume::{Message, Source};
 use refrain_testkit::servers::{PrivateNats, PrivateRabbit, free_port};
 use rustix::process::{Pid, Signal, kill_process};
 #[cfg(feature = "sqs")]
@@ -87,6 +88,21 @@ impl Site {
             let publisher = refrain_brokers::open_publisher(&self.source).await.unwrap();
             let message = Message::new(text.to_owned()).with_id(text);
             publisher.publish(destination, &message).await.unwrap();
+        });
+    }
+
+    /// Runs `check` while a dead letter is held, as by a redrive that was killed; then returns the letter.
+    fn while_held(&self, queue: &str, check: impl FnOnce()) {
+        let source = Source::new(&self.source, queue, "billing-redrive");
+        let (dead, held) = self.runtime.block_on(async {
+            let dead = refrain_brokers::open(&source).await.unwrap();
+            let held = dead.pull(1, PATIENCE).await.unwrap().pop().unwrap();
+            (dead, held)
+        });
+        check();
+        self.runtime.block_on(async {
+            held.ticket.nack(Duration::ZERO).await.unwrap();
+            dead.close().await.unwrap();
         });
     }
 
@@ -306,6 +322,12 @@ fn redrive_distinguishes_letters_no_letters_and_an_unreachable_broker() {
                 .contains("a message was sent to the dead letters")
         });
         assert_eq!(worker.terminate(), Some(0), "{}", site.said());
+        site.while_held("dead", || {
+            let (code, said) = site.run(&["--redrive"]);
+            assert_eq!(code, Some(69), "{said}");
+            assert!(said.contains("another redrive"), "{said}");
+            assert!(!said.contains("no dead letters"), "{said}");
+        });
         let (code, said) = site.run(&["--redrive"]);
         assert_eq!(code, Some(0), "{said}");
         assert!(said.contains("1 redriven"), "{said}");

@@ -1,8 +1,8 @@
 //! `refrain work --redrive`: publishes dead letters again, and reports how many there were.
 
 use refrain::{
-    AuditLog, Engine,
-    consume::{Redrive, Redriven},
+    AuditLog, Engine, Error, ErrorKind,
+    consume::{Redrive, Redriven, Source},
     policy::{WorkerSettings, schemes::Backend},
 };
 use serde_json::{Value, json};
@@ -70,7 +70,8 @@ async fn redrive_worker(
     engine: &Engine,
     at_most: Option<u64>,
 ) -> refrain::Result<Redriven> {
-    let dead = refrain_brokers::open(&dead_source(worker, dead_letter)).await?;
+    let source = dead_source(worker, dead_letter);
+    let dead = refrain_brokers::open(&source).await?;
     let to = refrain_brokers::open_publisher(worker.source.as_str()).await?;
     let mut redrive = Redrive::new(dead.clone(), to, engine.clone());
     let broker = Backend::named(worker.source.scheme()).and_then(|it| it.broker);
@@ -83,7 +84,24 @@ async fn redrive_worker(
     }
     let redriven = redrive.run().await;
     close(&*dead).await;
-    redriven
+    let redriven = redriven?;
+    if redriven == Redriven::default() && at_most != Some(0) {
+        check_held(&source).await?;
+    }
+    Ok(redriven)
+}
+
+/// Fails if the queue has dead letters although it delivered none: another consumer holds them, such as a redrive that
+/// was killed.
+async fn check_held(source: &Source) -> refrain::Result<()> {
+    if refrain_brokers::dead_letters(source, 1).await?.is_empty() {
+        return Ok(());
+    }
+    let message = format!(
+        "it has dead letters that were not delivered, because another redrive, running or killed, holds them; run the command again after {} s",
+        source.ack_wait.max(Redrive::LEFT_FOR).as_secs()
+    );
+    Err(Error::new(ErrorKind::Unavailable, message))
 }
 
 fn describe_redriven(dead_letter: &str, it: Redriven) -> String {

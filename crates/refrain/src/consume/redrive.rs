@@ -51,6 +51,9 @@ pub struct Redriven {
 }
 
 impl Redrive {
+    /// Redelivery delay of a letter that a redrive leaves, longer than the redrive lasts.
+    pub const LEFT_FOR: Duration = Duration::from_secs(60);
+
     /// Creates a redrive of a dead-letter queue. `engine` must be the engine of the consumer that gave up the messages.
     pub fn new(dead: Arc<dyn Broker>, to: Arc<dyn Publisher>, engine: Engine) -> Self {
         Self {
@@ -130,7 +133,7 @@ impl Redrive {
                 "a dead letter is not redriven: it names no source, or was redriven too often"
             );
             done.left += 1;
-            return delivery.ticket.nack(LEFT_FOR).await;
+            return delivery.ticket.nack(Self::LEFT_FOR).await;
         };
         match self.has_happened(letter).await {
             Ok(true) => done.skipped += 1,
@@ -187,9 +190,6 @@ impl Redrive {
         Ok(false)
     }
 }
-
-/// Redelivery delay of a letter that is left, longer than a redrive lasts.
-const LEFT_FOR: Duration = Duration::from_secs(60);
 
 /// Creates the message of a dead letter for this redrive.
 fn redriven_message(letter: &Message, number: u32) -> Message {
