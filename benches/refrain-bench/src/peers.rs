@@ -186,7 +186,7 @@ fn refrain_binary() -> Result<PathBuf> {
     let binary = std::env::current_exe()?.with_file_name("refrain");
     ensure!(
         binary.exists(),
-        "{} is missing; run `cargo build --profile dist --package refrain-cli`, as `cargo xtask bench` does",
+        "{} is missing; run `cargo build --release --package refrain-cli`, as `cargo xtask bench` does",
         binary.display()
     );
     Ok(binary)
