@@ -14,7 +14,7 @@ use refrain::store::embedded::Options as StoreOptions;
 use crate::{
     Options,
     clock::now,
-    endless, harness, on_hyper, peers,
+    endless, harness, peers,
     store::Subject,
     work::{self, Plan},
 };
@@ -28,8 +28,6 @@ pub(crate) enum Errand {
     Write,
     /// Serves as the upstream of proxies.
     Upstream,
-    /// Serves the layer on hyper, with `--store`, in front of `--upstream`.
-    ProxyOnHyper,
     /// Consumes messages of `--records` keys, each twice, and prints the memory.
     Consume,
 }
@@ -44,10 +42,6 @@ pub(crate) fn run(errand: Errand, options: &Options) -> Result<()> {
         Errand::Open => tell_opening(folder()?),
         Errand::Write => write_until_killed(folder()?, options),
         Errand::Upstream => peers::serve_upstream(),
-        Errand::ProxyOnHyper => {
-            let store = options.store.as_deref().context("no store was named")?;
-            on_hyper::serve(store, options.upstream.context("no upstream was named")?)
-        }
         Errand::Consume => endless::consume(folder()?, options.records),
     }
 }
@@ -156,7 +150,6 @@ fn command(errand: Errand, folder: &Path) -> Result<Command> {
         Errand::Open => "open",
         Errand::Write => "write",
         Errand::Upstream => "upstream",
-        Errand::ProxyOnHyper => "proxy-on-hyper",
         Errand::Consume => "consume",
     };
     let mut command = Command::new(std::env::current_exe()?);

@@ -13,7 +13,7 @@ use crate::{
     Setup, folder,
     harness::{self, Round, System},
     load::{Keys, Load},
-    peers::{self, Peer},
+    peers::{self, Peer, refrain_binary},
     report::{Need, Report},
 };
 
@@ -39,9 +39,9 @@ pub(crate) enum Front {
     File,
     /// `refrain chaos` without any faults.
     Chaos,
-    /// A proxy on hyper.
-    HyperMemory,
-    HyperFile,
+    /// The proxy of the build that `--other` names.
+    OtherMemory,
+    OtherFile,
 }
 
 const SYSTEMS: [(&str, Front, u64, Keys); 9] = [
@@ -143,7 +143,7 @@ fn try_round(setup: &Setup, front: Front, connections: u64, keys: Keys) -> Resul
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let upstream = listener.local_addr()?;
         let serving = tokio::spawn(peers::serve(listener));
-        let measured = measured(front, upstream, folder.path())?;
+        let measured = measured(setup, front, upstream, folder.path())?;
         let load = Load {
             address: measured.address,
             connections,
@@ -157,15 +157,27 @@ fn try_round(setup: &Setup, front: Front, connections: u64, keys: Keys) -> Resul
 }
 
 /// Starts the measured process.
-pub(crate) fn measured(front: Front, upstream: SocketAddr, folder: &Path) -> Result<Peer> {
+pub(crate) fn measured(
+    setup: &Setup,
+    front: Front,
+    upstream: SocketAddr,
+    folder: &Path,
+) -> Result<Peer> {
+    let other = || {
+        setup
+            .options
+            .other
+            .as_deref()
+            .context("no other build was named")
+    };
     let file = format!("file:{}", folder.join("records").display());
     match front {
         Front::Direct => Peer::upstream(MEASURED),
         Front::Nginx => Peer::nginx(MEASURED, upstream, folder),
         Front::Chaos => Peer::chaos(MEASURED, upstream),
-        Front::Memory => Peer::refrain(MEASURED, upstream, "memory:", folder),
-        Front::File => Peer::refrain(MEASURED, upstream, &file, folder),
-        Front::HyperMemory => Peer::on_hyper(MEASURED, upstream, "memory:"),
-        Front::HyperFile => Peer::on_hyper(MEASURED, upstream, &file),
+        Front::Memory => Peer::refrain(&refrain_binary()?, MEASURED, upstream, "memory:", folder),
+        Front::File => Peer::refrain(&refrain_binary()?, MEASURED, upstream, &file, folder),
+        Front::OtherMemory => Peer::refrain(other()?, MEASURED, upstream, "memory:", folder),
+        Front::OtherFile => Peer::refrain(other()?, MEASURED, upstream, &file, folder),
     }
 }

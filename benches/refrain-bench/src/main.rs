@@ -13,16 +13,15 @@ use clap::Parser;
 mod chaos;
 mod child;
 mod clock;
+mod compare;
 mod endless;
 mod folder;
 mod harness;
 mod http;
-mod http1;
 mod layer;
 mod load;
 mod machine;
 mod messages;
-mod on_hyper;
 mod peers;
 mod postgres;
 mod postgres_sweep;
@@ -50,8 +49,8 @@ type Benchmark = (&'static str, fn(&Setup, &mut Report) -> Result<()>);
 
 const BENCHMARKS: [Benchmark; 12] = [
     ("chaos", chaos::run),
+    ("compare", compare::run),
     ("http", http::run),
-    ("http1", http1::run),
     ("layer", layer::run),
     ("messages", messages::run),
     ("postgres", postgres::run),
@@ -63,11 +62,11 @@ const BENCHMARKS: [Benchmark; 12] = [
     ("waiting", waiting::run),
 ];
 
-/// Runs the named benchmarks, or all of them, and compares the results with the targets.
+/// Runs the named benchmarks, or all of them except `compare`, and compares the results with the targets.
 ///
 /// chaos: `refrain chaos` without any faults against nginx.
+/// compare: the proxy of this build against that of another one, named by --other.
 /// http: the proxy against nginx and against no proxy.
-/// http1: the proxy's own HTTP/1 against a proxy on hyper, with the same layer.
 /// layer: an axum service with the tower layer against the same service without it.
 /// messages: a NATS and a Redis consumer with deduplication against the same without it; memory per key.
 /// postgres: the PostgreSQL store against raw batched statements.
@@ -82,7 +81,7 @@ const BENCHMARKS: [Benchmark; 12] = [
 #[derive(Debug, Clone, Parser)]
 #[command(name = "refrain-bench", verbatim_doc_comment)]
 pub(crate) struct Options {
-    /// Benchmarks to run (default: all).
+    /// Benchmarks to run (default: all except `compare`).
     #[arg(value_parser = BENCHMARKS.map(|(name, _)| name))]
     names: Vec<String>,
     /// Duration of a measured round, in seconds.
@@ -103,15 +102,12 @@ pub(crate) struct Options {
     /// Write all figures as JSON to this file.
     #[arg(long)]
     json: Option<PathBuf>,
+    /// Another build of the command `refrain`, for the benchmark `compare`, which needs it.
+    #[arg(long)]
+    other: Option<PathBuf>,
     /// Task of a child process that a benchmark starts.
     #[arg(long, hide = true)]
     child: Option<child::Errand>,
-    /// Store of a child process.
-    #[arg(long, hide = true)]
-    store: Option<String>,
-    /// Upstream of a child process.
-    #[arg(long, hide = true)]
-    upstream: Option<std::net::SocketAddr>,
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -164,7 +160,10 @@ fn run(options: Options) -> Result<bool> {
 }
 
 fn choose(names: &[String]) -> Vec<Benchmark> {
-    let is_chosen = |name: &str| names.is_empty() || names.iter().any(|chosen| chosen == name);
+    let is_chosen = |name: &str| match names.is_empty() {
+        true => name != "compare",
+        false => names.iter().any(|chosen| chosen == name),
+    };
     let chosen = BENCHMARKS.iter().filter(|(name, _)| is_chosen(name));
     chosen.copied().collect()
 }

@@ -43,31 +43,22 @@ impl Peer {
         Self::that_tells(command)
     }
 
-    /// The proxy of this build, with one thread.
+    /// The proxy of a build, with one thread.
     pub(crate) fn refrain(
+        binary: &Path,
         processor: usize,
         upstream: SocketAddr,
         store: &str,
         folder: &Path,
     ) -> Result<Self> {
-        let binary = refrain_binary()?;
         let file = folder.join("refrain.toml");
         fs::write(&file, "[proxy]\nthreads = 1\n")?;
-        let mut command = tied(&binary, processor);
+        let mut command = tied(binary, processor);
         command
             .args(["proxy", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
             .args(["--upstream", &format!("http://{upstream}")])
             .args(["--store", store, "--config"])
             .arg(file);
-        Self::that_tells(command)
-    }
-
-    /// The layer in a proxy on hyper, with one thread.
-    pub(crate) fn on_hyper(processor: usize, upstream: SocketAddr, store: &str) -> Result<Self> {
-        let mut command = tied(&std::env::current_exe()?, processor);
-        command
-            .args(["--child", "proxy-on-hyper", "--store", store])
-            .args(["--upstream", &upstream.to_string()]);
         Self::that_tells(command)
     }
 
@@ -182,7 +173,7 @@ http {{
 }
 
 /// The `refrain` binary of this build.
-fn refrain_binary() -> Result<PathBuf> {
+pub(crate) fn refrain_binary() -> Result<PathBuf> {
     let binary = std::env::current_exe()?.with_file_name("refrain");
     ensure!(
         binary.exists(),

@@ -132,7 +132,6 @@ fn malformed_response_is_an_unknown_outcome() {
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
         b"HTTP/1.1 200 OK\r\ncontent-length: +0\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nx: y\r\n folded\r\ncontent-length: 0\r\n\r\n",
-        b"HTTP/1.1 200 OK\ncontent-length: 0\n\n",
         b"HTTP/1.1 200 OK\r\na b: c\r\n\r\n",
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\nfive.\r\n",
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\nfive.\r\n0\r\n\r\n",

@@ -10,28 +10,26 @@ use std::{
 };
 
 use refrain::{http::RefrainLayer, policy::ProxySettings};
+use refrain_http1::{Input, Limits};
 use tokio::net::TcpStream;
 use tower_layer::Layer as _;
 
 use crate::{
     admin::RefusedHeads,
     forward::Forward,
-    http1::{Input, Limits},
     wake_batch::WakeBatch,
     watch::{Client, Order, Watch},
 };
 
 mod body;
-mod connection;
+mod checked;
 mod front;
 mod head;
+mod http1;
 mod http2;
-mod inlet;
 mod linger;
-mod reply;
 
 pub(crate) use body::ClientBody;
-use connection::Connection;
 use front::Front;
 
 /// Least value of the limit for a head's size.
@@ -44,7 +42,7 @@ pub(crate) struct Clients {
     forward: Forward,
     watch: Arc<Watch>,
     wake_batch: Arc<WakeBatch>,
-    limits: Limits,
+    http1: Arc<http1::Http1>,
     http2: Arc<http2::Http2>,
     refused_heads: RefusedHeads,
 }
@@ -67,7 +65,7 @@ impl Clients {
             forward,
             watch,
             wake_batch,
-            limits,
+            http1: Arc::new(http1::Http1::new(limits, settings.client_timeout)),
             http2: Arc::new(http2::Http2::new(limits, settings.client_timeout)),
             refused_heads,
         }
@@ -130,8 +128,8 @@ impl Clients {
             match version {
                 Version::None => Ok(()),
                 Version::One => {
-                    let connection = Connection::new(stream, input, front, self.limits);
-                    connection.serve().await
+                    let serving = http1::serve(&self.http1, stream, input, front);
+                    serving.await
                 }
                 Version::Two => {
                     let serving = http2::serve(&self.http2, stream, input.bytes, front);

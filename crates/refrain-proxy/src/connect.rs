@@ -4,13 +4,14 @@ use std::{
     io,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, Waker},
     time::Duration,
 };
 
 use refrain_tls::{Authorities, Verification};
+use rustix::net::RecvFlags;
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf, ReadHalf},
+    io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
     sync::{OwnedSemaphorePermit, Semaphore},
     time::timeout,
@@ -120,8 +121,31 @@ fn server_name(host: &str) -> io::Result<ServerName<'static>> {
 pub(crate) enum Io {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
-    /// Read half of a connection whose write half still sends a request.
-    Read(ReadHalf<Box<Io>>),
+}
+
+impl Io {
+    /// Whether an idle connection is open, and no bytes have arrived. Asks the kernel.
+    pub(crate) fn is_quiet(&mut self) -> bool {
+        match self {
+            Self::Plain(stream) => is_empty(stream),
+            Self::Tls(stream) => {
+                // Encrypted bytes may already have been read from the socket.
+                let mut byte = [0];
+                let (mut byte, context) = (ReadBuf::new(&mut byte), Waker::noop());
+                let mut context = Context::from_waker(context);
+                is_empty(stream.get_ref().0)
+                    && Pin::new(&mut **stream)
+                        .poll_read(&mut context, &mut byte)
+                        .is_pending()
+            }
+        }
+    }
+}
+
+fn is_empty(stream: &TcpStream) -> bool {
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    let peeked = rustix::net::recv(stream, &mut [0_u8; 1], flags);
+    matches!(peeked, Err(rustix::io::Errno::AGAIN))
 }
 
 /// Applies the same operation to either kind of writable connection.
@@ -136,7 +160,6 @@ macro_rules! either {
                 let $inner = Pin::new(&mut **$inner);
                 $do
             }
-            Io::Read(_) => Poll::Ready(Err(io::ErrorKind::Unsupported.into())),
         }
     };
 }
@@ -150,7 +173,6 @@ impl AsyncRead for Io {
         match self.get_mut() {
             Self::Plain(inner) => Pin::new(inner).poll_read(context, buffer),
             Self::Tls(inner) => Pin::new(&mut **inner).poll_read(context, buffer),
-            Self::Read(inner) => Pin::new(inner).poll_read(context, buffer),
         }
     }
 }

@@ -6,10 +6,10 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 
-use http::{HeaderValue, Method, Request, Response, StatusCode};
-use http_body::Body as _;
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use refrain::{
     http::{Body, Code, Failure},
     policy::{ProxySettings, Settings, units::Span},
@@ -20,13 +20,12 @@ use tower_service::Service;
 use crate::{
     connect::Connector,
     headers::{self, Caller, Visible},
-    http1::Sending,
     outgoing::Outgoing,
     pool::{LostExchange, UpstreamPool},
     server::StartError,
     tunnel,
-    upstream::{UpstreamHead, UpstreamRequest, UpstreamResponse},
-    upstream_body::UpstreamBody,
+    upstream::ends_with_connection,
+    upstream_body::{Stall, UpstreamBody, UpstreamFlow},
 };
 
 /// The upstream, and the settings for it that all threads share.
@@ -92,7 +91,9 @@ struct ForwardPath {
 
 /// A request that is ready to be sent to the upstream.
 struct ReadyRequest {
-    ask: UpstreamRequest,
+    request: Request<Outgoing>,
+    /// How long the exchange may stall; `None` if the layer applies the timeouts.
+    patience: Option<Duration>,
     /// The client's side of the tunnel, if the request asks for an upgrade.
     tunnel: Option<tunnel::TunnelClient>,
     /// Whether a response that ends with its connection counts as complete; it cannot be distinguished from a truncated one.
@@ -160,23 +161,15 @@ impl ForwardPath {
             false => tunnel::take_upgrade(&mut head),
         };
         let (token, tunnel) = upgrade.unzip();
-        let way = headers::ForwardedHead {
+        let forwarded = headers::ForwardedHead {
             visible: &self.target.visible,
             client: self.client.as_ref(),
             upgrade: token,
         };
-        let size = match body.is_end_stream() {
-            true => Some(0),
-            false => body.size_hint().exact(),
-        };
-        let (bytes, length) = way.to_upstream(&head, size);
-        let ask = UpstreamRequest {
-            sending: Some(Sending::new(bytes, length, body)),
-            is_to_head: head.method == Method::HEAD,
-            patience,
-        };
+        forwarded.rewrite(&mut head, &body);
         ReadyRequest {
-            ask,
+            request: Request::from_parts(head, body),
+            patience,
             tunnel,
             // The response to a guarded request or a probe decides an outcome, so it must not be truncated.
             // Other clients see the close themselves.
@@ -191,26 +184,43 @@ impl ForwardPath {
     )]
     fn send(
         self: Arc<Self>,
-        mut ready: ReadyRequest,
+        ready: ReadyRequest,
     ) -> impl Future<Output = Result<Response<UpstreamBody>, Infallible>> + Send + use<> {
         async move {
-            let patience = ready.ask.patience;
-            let UpstreamResponse { head, line } = match self.pool.send(&mut ready.ask).await {
-                Ok(answered) => answered,
+            let ReadyRequest {
+                request,
+                patience,
+                tunnel,
+                trusts_close,
+            } = ready;
+            let is_to_head = request.method() == Method::HEAD;
+            let (response, connection) = match self.pool.send(request, patience).await {
+                Ok(received) => received,
                 Err(lost) => return Ok(self.failure_response(&lost)),
             };
-            let (framing, pool) = (head.framing, head.stays_open.then_some(&self.pool));
-            let mut response = response(head);
-            if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-                return Ok(match ready.tunnel {
-                    Some(client) => tunnel::open(client, response, *line),
+            let (mut head, body) = response.into_parts();
+            if head.status == StatusCode::SWITCHING_PROTOCOLS {
+                return Ok(match tunnel {
+                    Some(client) => {
+                        tunnel::open(client, Response::from_parts(head, ()), *connection)
+                    }
                     None => self.unexpected_upgrade(),
                 });
             }
-            headers::to_client(response.headers_mut());
-            let trusts_close = ready.trusts_close || line.is_authenticated();
-            let body = UpstreamBody::of(framing, line, pool, patience).trusting(trusts_close);
-            Ok(response.map(|()| body))
+            let trusts_close = trusts_close || connection.is_authenticated;
+            let body = UpstreamBody::upstream(UpstreamFlow {
+                body,
+                is_cut_by_close: !trusts_close && ends_with_connection(is_to_head, &head),
+                connection: Some(connection),
+                pool: self.pool.clone(),
+                stall: patience.map(Stall::new),
+                front: None,
+                broken: None,
+            });
+            // The upstream's HTTP version is not passed on.
+            head.version = Version::HTTP_11;
+            headers::to_client(&mut head.headers);
+            Ok(Response::from_parts(head, body))
         }
     }
 
@@ -269,15 +279,4 @@ impl ForwardPath {
         response.extensions_mut().insert(failure);
         response
     }
-}
-
-/// Builds a response from the upstream's head. The upstream's HTTP version is not passed on.
-fn response(head: UpstreamHead) -> Response<()> {
-    let mut response = Response::new(());
-    *response.status_mut() = head.status;
-    *response.headers_mut() = head.headers;
-    if let Some(reason) = head.reason {
-        response.extensions_mut().insert(reason);
-    }
-    response
 }

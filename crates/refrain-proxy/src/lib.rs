@@ -14,7 +14,6 @@ mod descriptors;
 mod faults;
 mod forward;
 mod headers;
-mod http1;
 mod outgoing;
 mod pool;
 mod server;

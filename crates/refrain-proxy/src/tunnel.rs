@@ -5,7 +5,6 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use bytes::BytesMut;
 use http::{HeaderValue, Method, Response, header, request};
 use tokio::{
     io::{AsyncWriteExt as _, copy_bidirectional},
@@ -18,7 +17,7 @@ use crate::{headers, upstream::UpstreamConnection, upstream_body::UpstreamBody};
 /// A client's connection after `101` was sent over it, and the bytes read after the request.
 pub(crate) struct OpenedTunnel {
     pub(crate) stream: TcpStream,
-    pub(crate) read: BytesMut,
+    pub(crate) read: Vec<u8>,
 }
 
 /// Receives the client's connection.
@@ -56,10 +55,10 @@ pub(crate) fn take_upgrade(head: &mut request::Parts) -> Option<(HeaderValue, Tu
 pub(crate) fn open(
     client: TunnelClient,
     mut response: Response<()>,
-    line: UpstreamConnection,
+    connection: UpstreamConnection,
 ) -> Response<UpstreamBody> {
     tokio::spawn(async move {
-        if let Err(error) = join(client, line).await {
+        if let Err(error) = join(client, connection).await {
             tracing::debug!(%error, "a tunnel failed");
         }
     });
@@ -73,9 +72,10 @@ pub(crate) fn open(
     response.map(|()| UpstreamBody::empty())
 }
 
-async fn join(client: TunnelClient, line: UpstreamConnection) -> io::Result<()> {
+async fn join(client: TunnelClient, connection: UpstreamConnection) -> io::Result<()> {
     let mut client = client.await.map_err(io::Error::other)?;
-    let (mut upstream, read, _permit) = line.into_parts();
+    let parts = connection.into_parts();
+    let (mut upstream, read, _permit) = parts.ok_or(io::ErrorKind::NotConnected)?;
     // The bytes read after each head are the first bytes of the tunnel.
     upstream.write_all(&client.read).await?;
     client.stream.write_all(&read).await?;

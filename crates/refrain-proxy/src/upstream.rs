@@ -1,17 +1,416 @@
-//! HTTP/1.1 client for the upstream: sends one request and reads its response, inside the caller's future.
+//! Connections to the upstream, over hyper: each carries one request at a time.
 //!
-//! A connection has no task of its own, except to finish sending a request that is answered early: one system call writes a request
-//! and another reads its response. Bytes that are not unambiguously one response are an error, and their connection is never reused.
+//! A connection has no task of its own, except to finish sending a request that is answered early: hyper's connection is
+//! polled where the response is awaited. So a request that is dropped ends its exchange at once.
 
-mod connection;
-mod exchange;
-mod head;
-
-pub(crate) use connection::UpstreamConnection;
-pub(crate) use exchange::{
-    ExchangeFailure, ExchangeTerms, UpstreamRequest, UpstreamResponse, exchange,
+use std::{
+    future::poll_fn,
+    io,
+    pin::{Pin, pin},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    task::{Context, Poll, Waker, ready},
+    time::Duration,
 };
-pub(crate) use head::{UpstreamHead, UpstreamHeadParser};
 
-#[cfg(test)]
-mod tests;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version, header, response};
+use hyper::{
+    body::Incoming,
+    client::conn::{
+        TrySendError,
+        http1::{Connection, Parts, SendRequest},
+    },
+};
+use hyper_util::rt::TokioIo;
+use refrain::http::BodyError;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    sync::OwnedSemaphorePermit,
+    task::coop::unconstrained,
+    time::{Instant, Sleep, sleep_until, timeout},
+};
+
+use crate::{
+    connect::Io,
+    outgoing::{Outgoing, SendState},
+};
+
+/// State of a connection's stream, shared with its owner.
+#[derive(Debug, Default)]
+pub(crate) struct WireState {
+    /// Whether any byte of the current request may have been sent.
+    has_begun: AtomicBool,
+    /// Whether a read only checks that the stream is quiet.
+    is_probe: AtomicBool,
+}
+
+/// The stream of a connection.
+pub(crate) struct Wire {
+    pub(crate) io: Io,
+    state: Arc<WireState>,
+}
+
+impl Wire {
+    pub(crate) fn new(io: Io) -> (Self, Arc<WireState>) {
+        let state = Arc::<WireState>::default();
+        (
+            Self {
+                io,
+                state: state.clone(),
+            },
+            state,
+        )
+    }
+
+    fn begin(&self) {
+        self.state.has_begun.store(true, Relaxed);
+    }
+
+    /// Notes a write over TLS before it: some encrypted bytes may leave even if the write as a whole fails.
+    fn note_write(&self) {
+        if matches!(self.io, Io::Tls(_)) {
+            self.begin();
+        }
+    }
+}
+
+/// hyper's side of a connection.
+type Driver = Connection<TokioIo<Wire>, Outgoing>;
+
+/// A connection to the upstream.
+pub(crate) struct UpstreamConnection {
+    sender: SendRequest<Outgoing>,
+    /// hyper's side of the connection; `None` once it runs in a task of its own.
+    driver: Option<Box<Driver>>,
+    /// Whether the connection has ended, so that the driver must not be polled again.
+    has_ended: bool,
+    state: Arc<WireState>,
+    /// Whether TLS tells an intended close from a broken connection.
+    pub(crate) is_authenticated: bool,
+    /// Created once, and reset only after it fires: most responses arrive long before that.
+    timer: Option<Pin<Box<Sleep>>>,
+    /// Counts the connection towards the limit.
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+/// Why there is no response.
+#[derive(Debug)]
+pub(crate) enum ExchangeFailure {
+    /// The connection ended before it took the request, which may be sent over another one.
+    Unsent(Box<Request<Outgoing>>),
+    /// The client's body failed.
+    Client(BodyError),
+    /// The connection failed before any byte of the request was sent.
+    NotSent(hyper::Error),
+    /// The connection ended or failed, or the response is malformed.
+    Lost(hyper::Error),
+    /// The response is malformed.
+    Malformed(&'static str),
+    /// The exchange stalled for too long.
+    Stalled,
+}
+
+/// How long an exchange may stall.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    /// Until the response begins; `None` if the layer applies the timeouts.
+    pub(crate) response: Option<Duration>,
+    /// For the rest of a request once the response has begun.
+    pub(crate) rest: Duration,
+}
+
+impl UpstreamConnection {
+    pub(crate) fn new(
+        sender: SendRequest<Outgoing>,
+        driver: Driver,
+        state: Arc<WireState>,
+        is_authenticated: bool,
+        permit: OwnedSemaphorePermit,
+    ) -> Self {
+        Self {
+            sender,
+            driver: Some(Box::new(driver)),
+            has_ended: false,
+            state,
+            is_authenticated,
+            timer: None,
+            permit: Some(permit),
+        }
+    }
+
+    /// Sends a request, and reads the head of its response.
+    ///
+    /// # Cancellation
+    /// The connection must be dropped if the future is.
+    pub(crate) async fn exchange(
+        &mut self,
+        request: Request<Outgoing>,
+        patience: Patience,
+        since: Instant,
+    ) -> Result<Response<Incoming>, ExchangeFailure> {
+        self.state.has_begun.store(false, Relaxed);
+        let send = request.body().state();
+        // Only the driver advances it, and is polled with it, so it needs neither a waker nor a budget of its own.
+        let mut response = pin!(unconstrained(self.sender.try_send_request(request)));
+        let mut wait = Wait {
+            since,
+            is_sent: send.is_none(),
+        };
+        let received = poll_fn(|context| {
+            let driven = self.poll_driver(context).is_ready();
+            let idle = &mut Context::from_waker(Waker::noop());
+            if let Poll::Ready(received) = response.as_mut().poll(idle) {
+                return Poll::Ready(Ok(received));
+            }
+            if driven {
+                // Dropping the driver reports the end to the response.
+                self.driver = None;
+                return response.as_mut().poll(idle).map(Ok);
+            }
+            let stalled = self.poll_stalled(&mut wait, send.as_deref(), patience.response, context);
+            stalled.map(|()| Err(ExchangeFailure::Stalled))
+        })
+        .await?;
+        let response = received.map_err(|error| self.failure(error, send.as_deref()))?;
+        check_framing(response.headers(), response.version())
+            .map_err(ExchangeFailure::Malformed)?;
+        let is_sending = send.filter(|send| !send.is_over());
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return match is_sending.is_none() && self.has_ended {
+                true => Ok(response),
+                false => Err(ExchangeFailure::Malformed(
+                    "the upstream switched protocols before the request was complete",
+                )),
+            };
+        }
+        if let Some(send) = is_sending {
+            self.drive_in_background(send, patience.rest);
+        }
+        Ok(response)
+    }
+
+    /// Polls hyper's side of the connection; ready once the connection has ended.
+    pub(crate) fn poll_driver(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if self.has_ended {
+            return Poll::Ready(());
+        }
+        let Some(driver) = &mut self.driver else {
+            return Poll::Pending;
+        };
+        // Errors reach the response or its body.
+        let polled = driver.poll_without_shutdown(context).map(drop);
+        self.has_ended = polled.is_ready();
+        polled
+    }
+
+    /// Whether it is polled where the response is awaited.
+    pub(crate) fn is_driven_here(&self) -> bool {
+        self.driver.is_some()
+    }
+
+    /// Whether the response has ended, and hyper accepts another request. Bytes after the response end the connection:
+    /// they would be taken for the next one.
+    pub(crate) fn is_idle(&mut self) -> bool {
+        self.poll_idle().is_pending() && self.driver.is_some() && self.sender.is_ready()
+    }
+
+    /// Polls hyper's side without a waker: an idle connection wakes nobody.
+    fn poll_idle(&mut self) -> Poll<()> {
+        let idle = &mut Context::from_waker(Waker::noop());
+        let driving = poll_fn(|context| self.poll_driver(context));
+        pin!(unconstrained(driving)).poll(idle)
+    }
+
+    /// Whether the connection can carry another request: the upstream has neither closed it nor sent bytes without a request.
+    ///
+    /// Asks the kernel, because the runtime may not have seen newly arrived bytes yet.
+    pub(crate) fn is_reusable(&mut self) -> bool {
+        self.state.is_probe.store(true, Relaxed);
+        let is_idle = self.is_idle();
+        self.state.is_probe.store(false, Relaxed);
+        is_idle
+    }
+
+    /// Ready once the exchange has stalled for too long.
+    fn poll_stalled(
+        &mut self,
+        wait: &mut Wait,
+        send: Option<&SendState>,
+        patience: Option<Duration>,
+        context: &mut Context<'_>,
+    ) -> Poll<()> {
+        let Some(patience) = patience else {
+            return Poll::Pending;
+        };
+        if !wait.is_sent && send.is_some_and(SendState::is_over) {
+            // Only now does the upstream have the whole request: the wait for its response starts here.
+            *wait = Wait {
+                since: Instant::now(),
+                is_sent: true,
+            };
+        }
+        loop {
+            ready!(self.poll_moment(wait.since + patience, context));
+            if !send.is_some_and(SendState::take_moved) {
+                return Poll::Ready(());
+            }
+            wait.since = Instant::now();
+        }
+    }
+
+    /// Ready at this moment or shortly after it.
+    fn poll_moment(&mut self, moment: Instant, context: &mut Context<'_>) -> Poll<()> {
+        let timer = self
+            .timer
+            .get_or_insert_with(|| Box::pin(sleep_until(moment)));
+        loop {
+            ready!(timer.as_mut().poll(context));
+            if timer.deadline() >= moment {
+                return Poll::Ready(());
+            }
+            timer.as_mut().reset(moment);
+        }
+    }
+
+    fn failure(
+        &self,
+        mut error: TrySendError<Request<Outgoing>>,
+        send: Option<&SendState>,
+    ) -> ExchangeFailure {
+        if let Some(request) = error.take_message() {
+            return ExchangeFailure::Unsent(Box::new(request));
+        }
+        if let Some(failed) = send.and_then(SendState::take_failure) {
+            return ExchangeFailure::Client(failed);
+        }
+        match self.state.has_begun.load(Relaxed) {
+            true => ExchangeFailure::Lost(error.into_error()),
+            false => ExchangeFailure::NotSent(error.into_error()),
+        }
+    }
+
+    /// Sends the rest of a request in a task of its own, while its response is already read.
+    ///
+    /// The task ends with the connection, or when the request makes no progress for `patience`.
+    fn drive_in_background(&mut self, send: Arc<SendState>, patience: Duration) {
+        let Some(mut driver) = self.driver.take() else {
+            return;
+        };
+        let permit = self.permit.take();
+        tokio::spawn(async move {
+            let _permit = permit;
+            let mut is_alive = true;
+            while is_alive {
+                let driven = poll_fn(|context| driver.poll_without_shutdown(context));
+                let has_ended = timeout(patience, driven).await.is_ok();
+                is_alive = !has_ended && (send.is_over() || send.take_moved());
+            }
+        });
+    }
+
+    /// The stream, the bytes that were read from it and not parsed, and its permit; after a switch of protocols.
+    pub(crate) fn into_parts(self) -> Option<(Io, Bytes, Option<OwnedSemaphorePermit>)> {
+        let Parts { io, read_buf, .. } = self.driver?.into_parts();
+        Some((io.into_inner().io, read_buf, self.permit))
+    }
+}
+
+/// A wait for the head of a response.
+struct Wait {
+    /// When the exchange last made progress.
+    since: Instant,
+    /// Whether the whole request was sent.
+    is_sent: bool,
+}
+
+/// Rejects a head that states the length of its body twice: two programs could end the response at different places,
+/// and one client would get another's response.
+fn check_framing(headers: &HeaderMap, version: Version) -> Result<(), &'static str> {
+    let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
+    let mut encodings = headers.get_all(header::TRANSFER_ENCODING).iter();
+    let (length, encoding) = (lengths.next(), encodings.next());
+    let is_number = |value: &HeaderValue| value.as_bytes().iter().all(u8::is_ascii_digit);
+    if lengths.next().is_some()
+        || encodings.next().is_some()
+        || length.is_some() && encoding.is_some()
+    {
+        return Err("the response states the length of its body twice");
+    }
+    if length.is_some_and(|length| !is_number(length)) {
+        return Err("the Content-Length of the response is not a number");
+    }
+    let is_chunked = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"chunked");
+    match encoding {
+        Some(encoding) if !is_chunked(encoding) || version == Version::HTTP_10 => {
+            Err("the transfer encoding of the response is not supported")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether the body after the head of a response ends with its connection: it has neither a length nor chunks.
+pub(crate) fn ends_with_connection(is_to_head: bool, head: &response::Parts) -> bool {
+    let has_no_body = is_to_head
+        || head.status.is_informational()
+        || head.status == StatusCode::NO_CONTENT
+        || head.status == StatusCode::NOT_MODIFIED;
+    let has_length = head.headers.contains_key(header::CONTENT_LENGTH)
+        || head.headers.contains_key(header::TRANSFER_ENCODING);
+    !has_no_body && !has_length
+}
+
+impl AsyncRead for Wire {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.state.is_probe.load(Relaxed) {
+            // To hyper, a stream that is not quiet has ended.
+            return match self.io.is_quiet() {
+                true => Poll::Pending,
+                false => Poll::Ready(Ok(())),
+            };
+        }
+        Pin::new(&mut self.io).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Wire {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.note_write();
+        let written = ready!(Pin::new(&mut self.io).poll_write(context, bytes))?;
+        self.begin();
+        Poll::Ready(Ok(written))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.note_write();
+        let written = ready!(Pin::new(&mut self.io).poll_write_vectored(context, slices))?;
+        self.begin();
+        Poll::Ready(Ok(written))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(context)
+    }
+}

@@ -3,20 +3,17 @@
 use std::{
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, ready},
+    task::{Context, Poll, Waker, ready},
     time::Duration,
 };
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
 use refrain::http::BodyError;
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep, sleep};
 
-use crate::{
-    http1::{Framing, Step},
-    pool::UpstreamPool,
-    upstream::UpstreamConnection,
-};
+use crate::{pool::UpstreamPool, upstream::UpstreamConnection};
 
 /// The body of a response: the upstream's, or the proxy's own.
 pub struct UpstreamBody(UpstreamBodyKind);
@@ -27,25 +24,38 @@ enum UpstreamBodyKind {
 }
 
 /// A body that is being received, and its connection.
-struct UpstreamFlow {
-    framing: Framing,
+pub(crate) struct UpstreamFlow {
+    pub(crate) body: Incoming,
     /// `None` once the body has ended or failed.
-    line: Option<Box<UpstreamConnection>>,
-    /// Where the connection is returned to at the end, if it can be reused.
-    pool: Option<Arc<UpstreamPool>>,
-    stall: Option<Stall>,
-    /// Whether the close of the connection completes a body that has no other end.
-    trusts_close: bool,
+    pub(crate) connection: Option<Box<UpstreamConnection>>,
+    /// Where the connection is returned to at the end.
+    pub(crate) pool: Arc<UpstreamPool>,
+    /// `None` if the layer applies the timeouts.
+    pub(crate) stall: Option<Stall>,
+    /// Whether the body may end with its connection: has neither a length nor chunks, and such a body counts as truncated.
+    pub(crate) is_cut_by_close: bool,
+    /// The part of the body that was read together with the head.
+    pub(crate) front: Option<Bytes>,
     /// Why the body failed; reported one poll later, so that the data before it can leave.
-    broken: Option<BodyError>,
+    pub(crate) broken: Option<BodyError>,
 }
 
 /// Timeout of a body that stalls.
-struct Stall {
+pub(crate) struct Stall {
     after: Duration,
     /// Created when the body first stalls.
     sleep: Option<Pin<Box<Sleep>>>,
     has_moved: bool,
+}
+
+impl Stall {
+    pub(crate) fn new(after: Duration) -> Self {
+        Self {
+            after,
+            sleep: None,
+            has_moved: false,
+        }
+    }
 }
 
 impl UpstreamBody {
@@ -57,113 +67,93 @@ impl UpstreamBody {
         Self(UpstreamBodyKind::Own(None))
     }
 
-    /// The upstream's body; its connection returns to `pool` when the body has ended.
-    /// `stall` is how long it may stall; `None` if the layer applies the timeouts.
-    pub(crate) fn of(
-        mut framing: Framing,
-        mut line: Box<UpstreamConnection>,
-        pool: Option<&Arc<UpstreamPool>>,
-        stall: Option<Duration>,
-    ) -> Self {
+    /// The upstream's body; its connection returns to the pool when the body has ended.
+    pub(crate) fn upstream(mut flow: UpstreamFlow) -> Self {
         // Most bodies have already been read completely.
-        let mut whole = None;
-        if let Framing::Length(length @ 1..) = framing
-            && length <= line.input.bytes.len() as u64
-            && let Ok(Step::Data(data)) = framing.next(&mut line.input.bytes)
-        {
-            whole = Some(data);
-        }
-        if framing.is_over() {
-            if let Some(pool) = pool {
-                pool.give_back(line);
+        if flow.body.size_hint().exact().is_some() {
+            flow.take_front();
+            if flow.body.is_end_stream() {
+                flow.end();
+                return Self(UpstreamBodyKind::Own(flow.front));
             }
-            return Self(UpstreamBodyKind::Own(whole));
         }
-        Self(UpstreamBodyKind::Upstream(Box::new(UpstreamFlow {
-            framing,
-            line: Some(line),
-            pool: pool.cloned(),
-            stall: stall.map(|after| Stall {
-                after,
-                sleep: None,
-                has_moved: false,
-            }),
-            trusts_close: true,
-            broken: None,
-        })))
-    }
-
-    /// Sets whether the close of the connection completes a body that has no other end; if not, such a body counts as truncated.
-    pub(crate) fn trusting(mut self, trusts_close: bool) -> Self {
-        if let UpstreamBodyKind::Upstream(flow) = &mut self.0 {
-            flow.trusts_close = trusts_close;
-        }
-        self
+        Self(UpstreamBodyKind::Upstream(Box::new(flow)))
     }
 }
 
 impl UpstreamFlow {
+    /// Takes the part of the body that has already been read.
+    fn take_front(&mut self) {
+        let idle = &mut Context::from_waker(Waker::noop());
+        match Pin::new(&mut self.body).poll_frame(idle) {
+            Poll::Ready(Some(Ok(frame))) => self.front = frame.into_data().ok(),
+            Poll::Ready(Some(Err(error))) => self.broken = Some(error.into()),
+            Poll::Ready(None) | Poll::Pending => {}
+        }
+    }
+
     fn poll_frame(
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if let Some(front) = self.front.take() {
+            return Poll::Ready(Some(Ok(Frame::data(front))));
+        }
         if let Some(broken) = self.broken.take() {
+            self.connection = None;
             return Poll::Ready(Some(Err(broken)));
         }
-        let Poll::Ready(step) = self.poll_step(context) else {
+        let Poll::Ready(frame) = self.poll_received(context) else {
             return self.poll_stall(context);
         };
         if let Some(stall) = &mut self.stall {
             stall.has_moved = true;
         }
-        let step = match step {
-            Ok(step) => step,
+        match frame {
             Err(error) => {
-                (self.line, self.broken) = (None, Some(error));
+                self.broken = Some(error);
                 context.waker().wake_by_ref();
-                return Poll::Pending;
+                Poll::Pending
             }
-        };
-        let frame = match step {
-            Step::Data(data) => Some(Ok(Frame::data(data))),
-            Step::Trailers(trailers) => Some(Ok(Frame::trailers(trailers))),
-            Step::More | Step::End => None,
-        };
-        if frame.is_none() || self.framing.is_over() {
-            self.end();
+            Ok(frame) => {
+                if frame.is_none() || self.body.is_end_stream() {
+                    self.end();
+                }
+                Poll::Ready(frame.map(Ok))
+            }
         }
-        Poll::Ready(frame)
     }
 
     fn end(&mut self) {
-        self.framing = Framing::Length(0);
-        if let (Some(line), Some(pool)) = (self.line.take(), self.pool.take()) {
-            pool.give_back(line);
+        if let Some(connection) = self.connection.take() {
+            self.pool.give_back(connection);
         }
     }
 
-    fn poll_step(&mut self, context: &mut Context<'_>) -> Poll<Result<Step, BodyError>> {
-        let Some(line) = &mut self.line else {
-            return Poll::Ready(match self.framing.is_over() {
-                true => Ok(Step::End),
+    fn poll_received(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Option<Frame<Bytes>>, BodyError>> {
+        let Some(connection) = &mut self.connection else {
+            return Poll::Ready(match self.body.is_end_stream() {
+                true => Ok(None),
                 false => Err("the upstream's response failed before".into()),
             });
         };
-        loop {
-            match self.framing.next(&mut line.input.bytes)? {
-                Step::More => {}
-                step => return Poll::Ready(Ok(step)),
+        let _ = connection.poll_driver(context);
+        let body = Pin::new(&mut self.body);
+        let polled = match connection.is_driven_here() {
+            // Only the driver advances the body, and is polled with it.
+            true => body.poll_frame(&mut Context::from_waker(Waker::noop())),
+            false => body.poll_frame(context),
+        };
+        Poll::Ready(match ready!(polled) {
+            Some(frame) => frame.map(Some).map_err(Into::into),
+            None if self.is_cut_by_close => {
+                Err("the upstream closed the connection before the end of its response".into())
             }
-            if ready!(line.poll_read(context))? == 0 {
-                let is_whole = self.framing.ends_with_connection() && self.trusts_close;
-                return Poll::Ready(match is_whole {
-                    true => Ok(Step::End),
-                    false => Err(
-                        "the upstream closed the connection before the end of its response".into(),
-                    ),
-                });
-            }
-        }
+            None => Ok(None),
+        })
     }
 
     fn poll_stall(
@@ -174,21 +164,32 @@ impl UpstreamFlow {
             return Poll::Pending;
         };
         let after = stall.after;
-        let sleep = stall
-            .sleep
-            .get_or_insert_with(|| Box::pin(tokio::time::sleep(after)));
+        let sleep = stall.sleep.get_or_insert_with(|| Box::pin(sleep(after)));
         while sleep.as_mut().poll(context).is_ready() {
             if !std::mem::take(&mut stall.has_moved) {
-                self.line = None;
+                self.connection = None;
                 return Poll::Ready(Some(
                     Err("the upstream stopped sending its response".into()),
                 ));
             }
-            sleep
-                .as_mut()
-                .reset(tokio::time::Instant::now() + stall.after);
+            sleep.as_mut().reset(Instant::now() + stall.after);
         }
         Poll::Pending
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.front.is_none()
+            && self.broken.is_none()
+            && self.connection.is_none()
+            && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let front = self.front.as_ref().map_or(0, Bytes::len) as u64;
+        match self.body.size_hint().exact() {
+            Some(rest) => SizeHint::with_exact(front + rest),
+            None => SizeHint::default(),
+        }
     }
 }
 
@@ -211,7 +212,7 @@ impl Body for UpstreamBody {
     fn is_end_stream(&self) -> bool {
         match &self.0 {
             UpstreamBodyKind::Own(bytes) => bytes.is_none(),
-            UpstreamBodyKind::Upstream(flow) => flow.framing.is_over(),
+            UpstreamBodyKind::Upstream(flow) => flow.is_end_stream(),
         }
     }
 
@@ -220,7 +221,7 @@ impl Body for UpstreamBody {
             UpstreamBodyKind::Own(bytes) => {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64)
             }
-            UpstreamBodyKind::Upstream(flow) => flow.framing.size_hint(),
+            UpstreamBodyKind::Upstream(flow) => flow.size_hint(),
         }
     }
 }

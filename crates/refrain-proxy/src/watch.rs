@@ -11,12 +11,10 @@ use std::{
     time::Duration,
 };
 
-use http::{Method, Uri};
+use http::{Method, StatusCode, Uri};
 use refrain::policy::ProxySettings;
 
-mod date;
 mod flows;
-pub(crate) use date::Date;
 pub(crate) use flows::{Taking, WatchedStream};
 
 /// How often a thread checks its connections.
@@ -30,7 +28,6 @@ const LAST_GRACE: Duration = Duration::from_millis(500);
 pub(crate) struct Watch {
     /// Milliseconds since the thread started, plus 1; 0 before the first tick.
     now: AtomicU64,
-    date: Mutex<Date>,
     is_draining: AtomicBool,
     /// Whether the requests still in progress are being cut.
     is_cutting: AtomicBool,
@@ -41,14 +38,20 @@ pub(crate) struct Watch {
 #[derive(Debug, Default)]
 pub(crate) struct Client {
     watch: Arc<Watch>,
-    /// Requests in progress, except replays sent at once.
+    /// Requests in progress.
     active: AtomicU32,
+    /// Requests that were answered, or dropped before that.
+    answered: AtomicU32,
+    /// Whether bytes of the next request are withheld until the current one is answered.
+    has_withheld: AtomicBool,
+    /// Whether no other request follows the current one.
+    is_last: AtomicBool,
+    /// Whether the connection was switched to another protocol.
+    is_switched: AtomicBool,
     /// Since when no request is in progress.
     idle_since: AtomicU64,
     /// When the first byte of the next head arrived.
     head_since: AtomicU64,
-    /// Since when the next piece of an HTTP/1 body is awaited.
-    body_since: AtomicU64,
     /// Since when the client does not take the bytes sent to it.
     send_since: AtomicU64,
     /// Since when the proxy accepts no more requests.
@@ -69,7 +72,7 @@ pub(crate) enum Order {
     Serve,
     /// End after the requests in progress.
     Drain,
-    /// Respond that the rest of the request did not arrive in time, and end.
+    /// Respond that the rest of the head did not arrive in time, and end.
     TimeOut,
     /// End at once.
     Close,
@@ -116,7 +119,6 @@ impl Watch {
     /// Advances the clock, and times out or closes clients that stall.
     pub(crate) fn tick(&self, since_start: Duration, settings: &ProxySettings) {
         let now = since_start.as_millis() as u64 + 1;
-        *self.date.lock().unwrap_or_else(PoisonError::into_inner) = Date::default();
         self.now.store(now, Relaxed);
         self.connections().retain(|client| {
             let Some(client) = client.upgrade() else {
@@ -138,8 +140,7 @@ impl Client {
             since != 0 && now.saturating_sub(since) > limit.as_millis() as u64
         };
         let is_idle = self.active.load(Relaxed) == 0;
-        let is_late = is_over(&self.body_since, settings.client_timeout)
-            || is_idle && is_over(&self.head_since, settings.head_timeout);
+        let is_late = is_idle && is_over(&self.head_since, settings.head_timeout);
         if is_late && self.order.load(Relaxed) < Order::TimeOut as u8 {
             return Some(Order::TimeOut);
         }
@@ -157,7 +158,7 @@ impl Client {
 
     /// Whether any of its HTTP/2 responses waits for the client for too long.
     fn is_stuck(&self, is_over: impl Fn(&AtomicU64) -> bool) -> bool {
-        if !self.is_http2.load(Relaxed) {
+        if !self.is_http2() {
             return false;
         }
         let mut flows = self.flows.lock().unwrap_or_else(PoisonError::into_inner);
@@ -169,7 +170,7 @@ impl Client {
 
     /// A wait time for one more response, if it needs its own (HTTP/2).
     pub(crate) fn flow(&self) -> Option<Arc<AtomicU64>> {
-        self.is_http2.load(Relaxed).then(|| {
+        self.is_http2().then(|| {
             let since = Arc::<AtomicU64>::default();
             let mut flows = self.flows.lock().unwrap_or_else(PoisonError::into_inner);
             flows.push(Arc::downgrade(&since));
@@ -177,18 +178,12 @@ impl Client {
         })
     }
 
-    pub(crate) fn speaks_http2(&self) {
-        self.is_http2.store(true, Relaxed);
+    pub(crate) fn is_http2(&self) -> bool {
+        self.is_http2.load(Relaxed)
     }
 
-    /// The current date; `last` is the previous result and its time.
-    pub(crate) fn date<'d>(&self, last: &'d mut (u64, Date)) -> &'d Date {
-        let now = self.watch.now();
-        if last.0 != now {
-            let date = self.watch.date.lock();
-            *last = (now, *date.unwrap_or_else(PoisonError::into_inner));
-        }
-        &last.1
+    pub(crate) fn speaks_http2(&self) {
+        self.is_http2.store(true, Relaxed);
     }
 
     /// Notes that a part of a head has arrived, and the rest is awaited.
@@ -198,21 +193,46 @@ impl Client {
         }
     }
 
-    /// Notes whether the next piece of an HTTP/1 body is awaited.
-    pub(crate) fn note_body(&self, is_waited_for: bool) {
-        let since = &self.body_since;
-        match is_waited_for {
-            false => since.store(0, Relaxed),
-            true if since.load(Relaxed) == 0 => since.store(self.watch.now(), Relaxed),
-            true => {}
-        }
+    /// Whether a part of a head has arrived.
+    pub(crate) fn is_mid_head(&self) -> bool {
+        self.head_since.load(Relaxed) != 0
     }
 
-    /// Notes that a request was answered.
-    pub(crate) fn note_answered(&self) {
+    /// Number of requests that were answered; wraps around.
+    pub(crate) fn answered(&self) -> u32 {
+        self.answered.load(Relaxed)
+    }
+
+    /// Wakes the task of the connection when the current request is answered.
+    pub(crate) fn note_withheld(&self) {
+        self.has_withheld.store(true, Relaxed);
+    }
+
+    /// Accepts no other request after the current one.
+    pub(crate) fn note_last(&self) {
+        self.is_last.store(true, Relaxed);
+    }
+
+    /// Whether no other request is accepted after the current one.
+    pub(crate) fn is_last(&self) -> bool {
+        self.is_last.load(Relaxed)
+    }
+
+    /// Whether the connection was switched to another protocol.
+    pub(crate) fn is_switched(&self) -> bool {
+        self.is_switched.load(Relaxed)
+    }
+
+    fn note_answered(&self) {
         self.head_since.store(0, Relaxed);
-        self.body_since.store(0, Relaxed);
         self.idle_since.store(self.watch.now(), Relaxed);
+        self.active.fetch_sub(1, Relaxed);
+        self.answered.fetch_add(1, Relaxed);
+        if self.has_withheld.swap(false, Relaxed)
+            && let Some(waker) = self.waker.get()
+        {
+            waker.wake_by_ref();
+        }
     }
 
     /// Whether no more requests are accepted from it.
@@ -236,7 +256,7 @@ impl Client {
         }
     }
 
-    /// Whether the rest of its request did not arrive in time.
+    /// Whether the rest of a head did not arrive in time.
     pub(crate) fn has_timed_out(&self) -> bool {
         self.order.load(Relaxed) == Order::TimeOut as u8
     }
@@ -279,6 +299,18 @@ impl Active {
         active.asked = Some(Box::new(asked));
         active
     }
+
+    /// Notes whether the response switches the connection to another protocol.
+    pub(crate) fn note_status(&self, status: StatusCode) {
+        let is_switched = status == StatusCode::SWITCHING_PROTOCOLS;
+        self.client.is_switched.store(is_switched, Relaxed);
+    }
+
+    /// Whether the HTTP/1 connection ends with this request.
+    pub(crate) fn is_last(&self) -> bool {
+        let is_last = self.client.is_last() || self.client.is_draining();
+        is_last && !self.client.is_http2()
+    }
 }
 
 impl Drop for Active {
@@ -291,6 +323,5 @@ impl Drop for Active {
             tracing::warn!(%method, path, "a request was cut off by the shutdown");
         }
         self.client.note_answered();
-        self.client.active.fetch_sub(1, Relaxed);
     }
 }

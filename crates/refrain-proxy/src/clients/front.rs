@@ -1,4 +1,4 @@
-//! Service in front of the layer: makes requests of all HTTP versions alike, and tracks those in progress, except replays sent at once.
+//! Service in front of the layer: makes requests of all HTTP versions alike, and tracks those in progress.
 
 use std::{
     convert::Infallible,
@@ -10,7 +10,7 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, header, request};
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use refrain::http::{Answering, Body, BodyError, Code, RefrainService, Replay};
+use refrain::http::{Body, BodyError, Code, RefrainService};
 use tower_service::Service;
 
 use super::ClientBody;
@@ -32,55 +32,22 @@ pub(super) struct Front {
     pub(super) refused_heads: RefusedHeads,
 }
 
-/// Result of passing a request to the service.
-pub(super) enum Fronted {
-    /// A stored outcome, available at once; and the head of the request, which is no longer needed.
-    Replay(Replay, Box<request::Parts>),
-    Making(Fronting),
-}
-
 impl Front {
-    pub(super) fn call(&mut self, head: Box<request::Parts>, body: ClientBody) -> Fronting {
-        match self.replay_or_call(head, body) {
-            Fronted::Replay(replay, _) => {
-                Fronting::made(replay.into_response(), Active::start(&self.client))
-            }
-            Fronted::Making(fronting) => fronting,
-        }
-    }
-
-    /// As [`call`](Self::call), for callers that write replays themselves.
-    pub(super) fn replay_or_call(
-        &mut self,
-        mut head: Box<request::Parts>,
-        body: ClientBody,
-    ) -> Fronted {
+    pub(super) fn call(&mut self, mut head: request::Parts, body: ClientBody) -> Fronting {
         if let Some(fault) = faults::find(&head, !body.is_end_stream()) {
-            return Fronted::Making(self.refused(Code::RequestMalformed, fault));
+            return self.refused(Code::RequestMalformed, fault);
         }
         // Bytes for the tunnel must not be parsed as a request: the connection ends with this response.
         if head.method == Method::CONNECT {
             let detail = "CONNECT is not supported: this server opens no tunnels.";
-            return Fronted::Making(self.refused(Code::MethodUnsupported, detail));
+            return self.refused(Code::MethodUnsupported, detail);
         }
         headers::normalise(&mut head);
         let asked = (head.method.clone(), head.uri.clone());
-        match self.service.replay_or_call(head, body) {
-            Answering::Replay(replay, head) => Fronted::Replay(replay, head),
-            Answering::Future(answering) => Fronted::Making(Fronting {
-                making: Making::Answer(answering),
-                active: Some(Active::answering(&self.client, asked)),
-            }),
+        Fronting {
+            making: Making::Answer(self.service.call(Request::from_parts(head, body))),
+            active: Some(Active::answering(&self.client, asked)),
         }
-    }
-
-    /// The response to input that is not a valid request.
-    pub(super) fn refuse(&self, code: Code, why: &str) -> Response<FrontResponse> {
-        let taking = Taking::start(Active::start(&self.client));
-        self.refusal(code, why).map(|body| FrontResponse {
-            body,
-            taking: Some(taking),
-        })
     }
 
     /// The response to a request whose head is refused.
@@ -93,10 +60,15 @@ impl Front {
         let labels = [("code", code.code())];
         self.refused_heads.get_or_create(&labels).inc();
         let mut response = self.service.problem(code, why);
-        let close = HeaderValue::from_static("close");
-        response.headers_mut().insert(header::CONNECTION, close);
+        close_after(&mut response);
         response
     }
+}
+
+/// Ends the connection after this response.
+fn close_after<B>(response: &mut Response<B>) {
+    let close = HeaderValue::from_static("close");
+    response.headers_mut().insert(header::CONNECTION, close);
 }
 
 /// Future of a response.
@@ -131,8 +103,15 @@ impl Future for Fronting {
                 None => Poll::Pending,
             },
         };
-        polled.map_ok(|response| {
-            let taking = self.active.take().map(Taking::start);
+        polled.map_ok(|mut response| {
+            let active = self.active.take();
+            if let Some(active) = &active {
+                active.note_status(response.status());
+                if active.is_last() {
+                    close_after(&mut response);
+                }
+            }
+            let taking = active.map(Taking::start);
             response.map(|body| FrontResponse { body, taking })
         })
     }
@@ -142,16 +121,6 @@ impl Future for Fronting {
 pub(super) struct FrontResponse {
     body: Body<UpstreamBody>,
     taking: Option<Taking>,
-}
-
-impl FrontResponse {
-    /// The body of a response that is already complete.
-    pub(super) fn of(body: Bytes, active: Active) -> Self {
-        Self {
-            body: Body::full(body),
-            taking: Some(Taking::start(active)),
-        }
-    }
 }
 
 impl HttpBody for FrontResponse {

@@ -1,76 +1,28 @@
-//! Parses the head of a request.
+//! Checks the head of a request before hyper parses it.
+//!
+//! hyper accepts some heads that another server may read differently, such as one with two equal `Content-Length` fields,
+//! and rejects others without saying why. Here each of them gets a problem response.
 
-use std::{cell::Cell, mem::MaybeUninit};
+use std::mem::MaybeUninit;
 
-use bytes::{Bytes, BytesMut};
-use http::{Method, Request, Uri, Version, header, request};
+use http::{Uri, header};
 use refrain::http::Code;
+use refrain_http1::{Broken, Framing, Limits, Lines, Said, check_start, head_end, parsed};
 
-use crate::{
-    faults,
-    http1::{Broken, Framing, Limits, Lines, Names, Said, check_start, collect, head_end, parsed},
-};
+use crate::faults;
 
 /// Longest target that is accepted: the limit of the `http` crate.
 const TARGET_BYTES_MAX: usize = u16::MAX as usize - 1;
-/// Largest capacity of a header map that is kept for the next head.
-const SPARE_FIELDS_MAX: usize = 64;
 
-thread_local! {
-    /// Emptied head of an earlier request, which the next one reuses instead of allocating.
-    static SPARE: Cell<Option<Box<request::Parts>>> = const { Cell::new(None) };
-}
-
-/// Keeps a head that is no longer needed, for the next request to reuse.
-pub(super) fn reuse(mut parts: Box<request::Parts>) {
-    if parts.headers.capacity() > SPARE_FIELDS_MAX {
-        return;
-    }
-    // Drop all references to the read buffer, so that its memory can be reused.
-    parts.headers.clear();
-    parts.extensions.clear();
-    parts.uri = Uri::default();
-    SPARE.set(Some(parts));
-}
-
-fn spare() -> Box<request::Parts> {
-    let new = || Box::new(Request::new(()).into_parts().0);
-    SPARE.take().unwrap_or_else(new)
-}
-
-/// The head of a request, and the framing of its body.
-#[derive(Debug)]
-pub(super) struct RequestHead {
-    /// Boxed, because it is moved often.
-    pub(super) parts: Box<request::Parts>,
+/// A head that passed the check.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct CheckedHead {
+    /// Length of the head in bytes.
+    pub(super) len: usize,
+    /// Framing of the body after it.
     pub(super) framing: Framing,
-    pub(super) asked: RequestTraits,
-}
-
-/// Properties of a request that decide how its response is sent.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct RequestTraits {
-    /// HTTP version of the client.
-    pub(super) version: Version,
-    /// Whether the method is HEAD, so that the response has no body.
-    pub(super) is_to_head: bool,
-    pub(super) keeps_alive: bool,
-    /// Whether the client waits for `100 Continue` before it sends its body.
-    pub(super) expects_continue: bool,
-    pub(super) upgrades: bool,
-}
-
-impl RequestTraits {
-    /// Defaults for a request that could not be parsed.
-    pub(super) fn nothing() -> Self {
-        Self {
-            version: Version::HTTP_11,
-            is_to_head: false,
-            keeps_alive: false,
-            expects_continue: false,
-            upgrades: false,
-        }
-    }
+    /// Whether no other request may follow: the head has both `Transfer-Encoding`, which takes precedence, and `Content-Length`.
+    pub(super) is_last: bool,
 }
 
 /// Why a head is refused.
@@ -99,24 +51,23 @@ impl From<Broken> for RefusedHead {
     }
 }
 
-/// Parser state that a connection keeps between reads.
+/// State of the check that a connection keeps between reads.
 #[derive(Debug, Default)]
-pub(super) struct RequestHeadParser {
-    names: Names,
+pub(super) struct HeadCheck {
     /// Offset of the first line that is not complete yet.
     start: usize,
 }
 
-impl RequestHeadParser {
-    /// Takes a head off the front of the input; `None` if it is incomplete.
+impl HeadCheck {
+    /// Checks the head at the front of the input; `None` if it is incomplete.
     ///
     /// # Errors
     /// When the head is malformed, over a limit, or ambiguous.
-    pub(super) fn take(
+    pub(super) fn check(
         &mut self,
-        input: &mut BytesMut,
+        input: &[u8],
         limits: Limits,
-    ) -> Result<Option<RequestHead>, RefusedHead> {
+    ) -> Result<Option<CheckedHead>, RefusedHead> {
         if self.start == 0 {
             check_start(input)?;
         }
@@ -129,10 +80,8 @@ impl RequestHeadParser {
             return Ok(None);
         };
         self.start = 0;
-        let bytes = input.split_to(end).freeze();
-        parsed(limits.fields_max, |fields| {
-            read(&bytes, fields, &mut self.names).map(Some)
-        })
+        let head = &input[..end];
+        parsed(limits.fields_max, |fields| check(head, fields).map(Some))
     }
 }
 
@@ -152,39 +101,37 @@ fn target_too_long() -> RefusedHead {
     RefusedHead::new(Code::TargetTooLong, why)
 }
 
-fn read<'h>(
-    bytes: &'h Bytes,
+fn check<'h>(
+    head: &'h [u8],
     fields: &mut [MaybeUninit<httparse::Header<'h>>],
-    names: &mut Names,
-) -> Result<RequestHead, RefusedHead> {
+) -> Result<CheckedHead, RefusedHead> {
     let mut parsed = httparse::Request::new(&mut []);
     let complete = httparse::ParserConfig::default()
-        .parse_request_with_uninit_headers(&mut parsed, bytes, fields)
+        .parse_request_with_uninit_headers(&mut parsed, head, fields)
         .map_err(refused)?;
     let (Some(method), Some(target), Some(version)) = (parsed.method, parsed.path, parsed.version)
     else {
         return Err(Broken("The request line is malformed.").into());
     };
-    if complete != httparse::Status::Complete(bytes.len()) {
+    if complete != httparse::Status::Complete(head.len()) {
         return Err(Broken("The end of the request head is ambiguous.").into());
     }
-    let mut parts = spare();
-    parts.method = method_of(method)?;
-    parts.uri = target_of(bytes.slice_ref(target.as_bytes()))?;
-    parts.version = match version {
-        1 => Version::HTTP_11,
-        _ => Version::HTTP_10,
-    };
-    let said = collect(bytes, parsed.headers, names, &mut parts.headers)?;
-    let framing = framing(&parts, &said)?;
-    if said.is_chunked && said.length.is_some() {
-        parts.headers.remove(header::CONTENT_LENGTH);
+    if method == "PRI" {
+        return Err(Broken(faults::PRI).into());
     }
-    let asked = request_traits(&parts, &said);
-    Ok(RequestHead {
-        parts,
-        framing,
-        asked,
+    check_target(target)?;
+    let said = said(parsed.headers)?;
+    if said.is_chunked && version == 0 {
+        let why = "HTTP/1.0 has no chunked encoding; send Content-Length.";
+        return Err(Broken(why).into());
+    }
+    Ok(CheckedHead {
+        len: head.len(),
+        framing: match said.is_chunked {
+            true => Framing::chunked(),
+            false => Framing::Length(said.length.unwrap_or(0)),
+        },
+        is_last: said.is_chunked && said.length.is_some(),
     })
 }
 
@@ -202,44 +149,34 @@ fn refused(error: httparse::Error) -> RefusedHead {
     Broken(why).into()
 }
 
-fn method_of(method: &str) -> Result<Method, Broken> {
-    if method == "PRI" {
-        return Err(Broken(faults::PRI));
-    }
-    Method::from_bytes(method.as_bytes()).map_err(|_| Broken("Malformed method."))
-}
-
-fn target_of(target: Bytes) -> Result<Uri, RefusedHead> {
+fn check_target(target: &str) -> Result<(), RefusedHead> {
     if target.len() > TARGET_BYTES_MAX {
         return Err(target_too_long());
     }
+    // Most targets are plain paths, which need no parser.
+    let is_usual = |byte: u8| byte.is_ascii_alphanumeric() || b"/-_.~%?=&".contains(&byte);
+    if target.starts_with('/') && target.bytes().all(is_usual) {
+        return Ok(());
+    }
     // The `http` crate would drop the fragment, and the client's intent would be lost.
-    if target.contains(&b'#') {
+    if target.contains('#') {
         return Err(Broken("The request target has a fragment; remove it.").into());
     }
-    let target = Uri::from_maybe_shared(target);
-    target.map_err(|_| Broken("The request target is malformed.").into())
-}
-
-fn framing(parts: &request::Parts, said: &Said) -> Result<Framing, Broken> {
-    match said.length {
-        _ if said.is_chunked && parts.version == Version::HTTP_10 => Err(Broken(
-            "HTTP/1.0 has no chunked encoding; send Content-Length.",
-        )),
-        _ if said.is_chunked => Ok(Framing::chunked()),
-        length => Ok(Framing::Length(length.unwrap_or(0))),
+    match Uri::try_from(target) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(Broken("The request target is malformed.").into()),
     }
 }
 
-fn request_traits(parts: &request::Parts, said: &Said) -> RequestTraits {
-    let is_new = parts.version == Version::HTTP_11;
-    // Transfer-Encoding takes precedence; a client that sends Content-Length too gets no second request on this connection.
-    let is_twofold = said.is_chunked && said.length.is_some();
-    RequestTraits {
-        version: parts.version,
-        is_to_head: parts.method == Method::HEAD,
-        keeps_alive: !said.closes && !is_twofold && (is_new || said.keeps_alive),
-        expects_continue: is_new && said.expects_continue,
-        upgrades: is_new && said.upgrades && parts.method == Method::GET,
+/// What the fields say about the length of the body.
+fn said(fields: &[httparse::Header<'_>]) -> Result<Said, Broken> {
+    let mut said = Said::default();
+    for field in fields {
+        for name in [header::CONTENT_LENGTH, header::TRANSFER_ENCODING] {
+            if field.name.eq_ignore_ascii_case(name.as_str()) {
+                said.hear(&name, field.value)?;
+            }
+        }
     }
+    Ok(said)
 }

@@ -13,6 +13,7 @@ use http::{Request, Response, header, request, uri::PathAndQuery};
 use hyper::{body::Incoming, server::conn::http2, service::Service};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use refrain::http::Code;
+use refrain_http1::Limits;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
@@ -22,7 +23,7 @@ use super::{
     ClientBody,
     front::{Front, FrontResponse, Fronting},
 };
-use crate::{http1::Limits, watch::WatchedStream};
+use crate::watch::WatchedStream;
 
 /// First bytes of every HTTP/2 connection.
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -100,8 +101,8 @@ impl Service<Request<Incoming>> for Http2Front {
         if let Some(why) = too_large(&head, self.limits) {
             return self.front.refused(Code::HeadTooLarge, why);
         }
-        let body = ClientBody::stream(body, self.client_timeout);
-        self.front.clone().call(Box::new(head), body)
+        let body = ClientBody::new(&head.headers, body, self.client_timeout, &self.front.client);
+        self.front.clone().call(head, body)
     }
 }
 

@@ -11,18 +11,21 @@ use std::{
 
 use tokio::time::timeout;
 
-/// Most bytes that are read.
-const BYTES_MAX: usize = 64 << 20;
+/// Most bytes that are read before a connection is closed.
+pub(super) const BYTES_MAX: usize = 64 << 20;
 /// Longest time of reading.
 const TIME_MAX: Duration = Duration::from_secs(30);
 /// Longest pause of the client.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// Reads to the end or up to a limit. `poll_read` returns the number of bytes that have come; 0 at the end.
-pub(super) async fn linger(mut poll_read: impl FnMut(&mut Context<'_>) -> Poll<usize>) {
+/// Reads to the end, or until more than `bytes_max` have come, or too slowly. `poll_read` returns the number of bytes that have come; 0 at the end.
+pub(super) async fn linger(
+    bytes_max: usize,
+    mut poll_read: impl FnMut(&mut Context<'_>) -> Poll<usize>,
+) {
     let reading = async {
         let mut read = 0;
-        while read <= BYTES_MAX {
+        while read <= bytes_max {
             match timeout(PAUSE_MAX, poll_fn(&mut poll_read)).await {
                 Ok(more @ 1..) => read += more,
                 Ok(0) | Err(_) => return,

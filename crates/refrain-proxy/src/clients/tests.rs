@@ -1,6 +1,6 @@
-//! Bytes from a client are one request or an error, however the network splits them, and the bytes after it belong to
-//! the next request.
+//! Bytes from a client are one request after the other, or refused, however the network splits them.
+//!
+//! If two programs end a request at different places, one client can send a request in the name of another.
 
 mod heads;
-mod inlets;
-mod replies;
+mod streams;

@@ -2,81 +2,95 @@
 //! are removed.
 
 use http::{Request, header};
+use http_body_util::BodyExt as _;
+use http_body_util::{Empty, Full, combinators::BoxBody};
 
 use super::*;
 
-/// The lines of a head as the upstream gets it, sorted after the first.
-fn sent(target: &str, fields: &[(&str, &str)], size: Option<u64>) -> (Vec<String>, Length) {
+type TestBody = BoxBody<Bytes, std::convert::Infallible>;
+
+/// A body of this length; of unknown length if there is none.
+fn body(size: Option<u64>) -> TestBody {
+    match size {
+        Some(0) => Empty::new().boxed(),
+        Some(size) => Full::from(vec![b'x'; size as usize]).boxed(),
+        None => Full::from("x").map_frame(|frame| frame).boxed(),
+    }
+}
+
+/// A head as the upstream gets it.
+fn rewritten(
+    target: &str,
+    fields: &[(&str, &str)],
+    size: Option<u64>,
+    caller: Option<&Caller>,
+    host: HostHeader,
+) -> request::Parts {
     let mut request = Request::builder().method("PUT").uri(target);
     for (name, value) in fields {
         request = request.header(*name, *value);
     }
-    let (head, ()) = request.body(()).unwrap().into_parts();
+    let (mut head, ()) = request.body(()).unwrap().into_parts();
     let visible = Visible {
-        host: HostHeader::Client,
+        host,
         upstream: HeaderValue::from_static("up:1"),
     };
-    let way = ForwardedHead {
+    let forwarded = ForwardedHead {
         visible: &visible,
-        client: None,
+        client: caller,
         upgrade: None,
     };
-    let (bytes, length) = way.to_upstream(&head, size);
-    let text = String::from_utf8(bytes).unwrap();
-    let mut lines: Vec<_> = text
-        .strip_suffix("\r\n\r\n")
-        .unwrap()
-        .split("\r\n")
-        .map(ToOwned::to_owned)
-        .collect();
-    lines[1..].sort_unstable();
-    (lines, length)
+    forwarded.rewrite(&mut head, &body(size));
+    head
+}
+
+/// The fields of a head, sorted.
+fn lines(head: &request::Parts) -> Vec<String> {
+    let fields = head.headers.iter();
+    let lines = fields.map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()));
+    let mut lines: Vec<_> = lines.collect();
+    lines.sort_unstable();
+    lines
 }
 
 #[test]
 fn the_length_of_a_body_is_said_once_and_truly() {
-    let length = |text: &str| ("content-length".to_owned(), text.to_owned());
-    let chunked = ("transfer-encoding".to_owned(), "chunked".to_owned());
-    for (said, known, expected, left) in [
-        (vec![], Some(0), None, Some(0)),
-        (vec!["0"], Some(0), Some(length("0")), Some(0)),
-        (vec!["5"], Some(5), Some(length("5")), Some(5)),
-        (vec![], Some(5), Some(length("5")), Some(5)),
-        (vec!["7"], Some(5), Some(length("5")), Some(5)),
-        (vec!["5", "5"], Some(5), Some(length("5")), Some(5)),
-        (vec!["5"], None, Some(length("5")), Some(5)),
-        (vec!["+5"], None, Some(chunked.clone()), None),
-        (vec![], None, Some(chunked.clone()), None),
+    for (said, known, expected) in [
+        (vec![], Some(0), None),
+        (vec!["0"], Some(0), Some("0")),
+        (vec!["5"], Some(5), Some("5")),
+        (vec![], Some(5), Some("5")),
+        (vec!["7"], Some(5), Some("5")),
+        (vec!["5", "5"], Some(5), Some("5")),
+        (vec!["5"], None, Some("5")),
+        // hyper sends such bodies in chunks.
+        (vec!["+5"], None, None),
+        (vec![], None, None),
     ] {
         let mut fields: Vec<_> = said.iter().map(|it| ("content-length", *it)).collect();
         fields.push(("transfer-encoding", "chunked"));
-        let (lines, length) = sent("/", &fields, known);
-        let lines = lines.iter().filter_map(|line| line.split_once(": "));
-        let framing: Vec<_> = lines
-            .filter(|(name, _)| {
-                [header::CONTENT_LENGTH, header::TRANSFER_ENCODING].contains(&name.parse().unwrap())
-            })
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        let head = rewritten("/", &fields, known, None, HostHeader::Client);
+        let lengths: Vec<_> = head
+            .headers
+            .get_all(header::CONTENT_LENGTH)
+            .iter()
             .collect();
-        assert_eq!(framing, Vec::from_iter(expected), "{said:?} {known:?}");
-        let is = match length {
-            Length::Left(left) => Some(left),
-            Length::Chunked | Length::UntilClose => None,
-        };
-        assert_eq!(is, left, "{said:?} {known:?}");
+        assert_eq!(lengths, Vec::from_iter(expected), "{said:?} {known:?}");
+        assert!(!head.headers.contains_key(header::TRANSFER_ENCODING));
     }
 }
 
 #[test]
 fn target_is_sent_without_the_authority() {
     for (target, start) in [
-        ("/a?b=c", "PUT /a?b=c HTTP/1.1"),
-        ("http://shop.test/a", "PUT /a HTTP/1.1"),
-        ("http://shop.test", "PUT / HTTP/1.1"),
-        ("http://shop.test?b", "PUT /?b HTTP/1.1"),
-        ("*", "PUT * HTTP/1.1"),
+        ("/a?b=c", "/a?b=c"),
+        ("http://shop.test/a", "/a"),
+        ("http://shop.test", "/"),
+        ("http://shop.test?b", "/?b"),
+        ("*", "*"),
     ] {
-        assert_eq!(sent(target, &[], Some(0)).0[0], start);
+        let head = rewritten(target, &[], Some(0), None, HostHeader::Client);
+        assert_eq!(head.uri.to_string(), start);
     }
 }
 
@@ -98,9 +112,8 @@ fn hop_by_hop_headers_are_not_forwarded() {
         ("via", "1.1 two"),
         ("x-forwarded-for", "10.0.0.1"),
     ];
-    let (lines, _) = sent("/", &fields, Some(0));
+    let head = rewritten("/", &fields, Some(0), None, HostHeader::Client);
     let expected = [
-        "PUT / HTTP/1.1",
         "host: shop.test",
         "refrain-attempt: 1",
         "te: trailers",
@@ -109,15 +122,11 @@ fn hop_by_hop_headers_are_not_forwarded() {
         "x-forwarded-for: 10.0.0.1",
         "x-forwarded-host: shop.test",
     ];
-    assert_eq!(lines, expected);
+    assert_eq!(lines(&head), expected);
 }
 
 #[test]
 fn client_address_is_appended_to_forwarded_headers() {
-    let visible = Visible {
-        host: HostHeader::Upstream,
-        upstream: HeaderValue::from_static("up:1"),
-    };
     let caller = Caller::new([10, 0, 0, 9].into());
     for (fields, expected) in [
         (
@@ -137,18 +146,25 @@ fn client_address_is_appended_to_forwarded_headers() {
             "host: up:1|x-forwarded-for: 10.0.0.9|x-forwarded-proto: http|via: 1.0 a, 1.1 refrain",
         ),
     ] {
-        let mut request = Request::builder().uri("/");
-        for (name, value) in fields {
-            request = request.header(*name, *value);
-        }
-        let (head, ()) = request.body(()).unwrap().into_parts();
-        let way = ForwardedHead {
-            visible: &visible,
-            client: Some(&caller),
-            upgrade: None,
-        };
-        let text = String::from_utf8(way.to_upstream(&head, Some(0)).0).unwrap();
-        let fields = text.trim_end().split("\r\n").skip(1).collect::<Vec<_>>();
-        assert_eq!(fields.join("|"), expected);
+        let head = rewritten("/", fields, Some(0), Some(&caller), HostHeader::Upstream);
+        let mut expected: Vec<_> = expected.split('|').collect();
+        expected.sort_unstable();
+        assert_eq!(lines(&head), expected);
     }
+}
+
+#[test]
+fn trailers_that_the_proxy_writes_into_heads_are_dropped() {
+    let mut trailers = HeaderMap::new();
+    for name in [
+        "x-sum",
+        "via",
+        "x-forwarded-for",
+        "refrain-record",
+        "idempotency-key",
+    ] {
+        trailers.insert(name, HeaderValue::from_static("7"));
+    }
+    strip_trailers(&mut trailers);
+    assert_eq!(trailers.keys().collect::<Vec<_>>(), ["x-sum"]);
 }
