@@ -27,7 +27,7 @@ mod layer;
 pub use layer::RefrainLayer;
 
 mod service;
-pub use service::{Answering, RefrainService};
+pub use service::RefrainService;
 
 mod request;
 pub use request::ResponseFuture;
@@ -57,7 +57,7 @@ mod streamed;
 mod live;
 
 mod reply;
-pub use reply::{IDEMPOTENT_REPLAYED, Replay};
+pub use reply::IDEMPOTENT_REPLAYED;
 
 mod problem;
 pub use problem::{Code, PROBLEMS_PATH};

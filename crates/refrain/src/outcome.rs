@@ -146,17 +146,6 @@ impl Outcome {
         self.pairs(&self.encoded[self.body.end..self.encoded.len() - TAIL_LEN])
     }
 
-    /// The headers, as [`headers`](Self::headers), borrowed.
-    pub(crate) fn header_fields(&self) -> impl Iterator<Item = (&str, &[u8])> {
-        let mut reader = Reader(&self.encoded[STATUS.end..]);
-        fields(reader.sized().unwrap_or_default())
-    }
-
-    /// Returns whether the outcome has trailers.
-    pub(crate) fn has_trailers(&self) -> bool {
-        self.body.end < self.encoded.len() - TAIL_LEN
-    }
-
     fn pairs<'a>(&'a self, block: &'a [u8]) -> impl Iterator<Item = (&'a str, Bytes)> {
         fields(block).map(|(name, value)| (name, self.encoded.slice_ref(value)))
     }

@@ -110,15 +110,6 @@ impl Match {
         let at = self.operation.pattern.names().position(|n| n == name)?;
         self.values.get(at).map(AsRef::as_ref)
     }
-
-    /// Moves the match out. Only the operation remains.
-    #[cfg(feature = "http")]
-    pub(crate) fn take(&mut self) -> Self {
-        Self {
-            operation: self.operation.clone(),
-            values: std::mem::take(&mut self.values),
-        }
-    }
 }
 
 impl Policy {

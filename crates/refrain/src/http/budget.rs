@@ -90,11 +90,6 @@ impl Share {
         share.take(bytes).then_some(share)
     }
 
-    /// Whether it counts towards a budget.
-    pub(super) fn is_counted(&self) -> bool {
-        self.budget.is_some()
-    }
-
     /// Takes that many more bytes. Takes nothing and returns `false` if the budget has no room for them.
     pub(super) fn take(&mut self, bytes: usize) -> bool {
         let Some(budget) = &self.budget else {

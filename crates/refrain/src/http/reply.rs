@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 
 use super::{
-    Decision, REFRAIN_RECORD, add_record,
+    Decision, add_record,
     body::{Body, marked},
     budget::Share,
     layer::LayerState,
@@ -27,95 +27,19 @@ const MARKS: [(HeaderName, HeaderValue); 2] = [
     (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
 ];
 
-/// A stored outcome that answers a duplicate, for a server that writes it to the connection itself: header fields and body.
-#[derive(Debug)]
-pub struct Replay {
-    outcome: Outcome,
+/// The stored outcome of `record` as the response to a duplicate, which may be a `HEAD` request.
+/// `share` counts the body towards the memory budget for bodies until it is sent.
+pub(super) fn replay<R>(
+    outcome: &Outcome,
+    record: RecordId,
     is_to_head: bool,
-    /// The text of the record's identity, for [`REFRAIN_RECORD`].
-    record: String,
-    /// Its share of the memory budget for bodies.
     share: Share,
-}
-
-impl Replay {
-    /// A replay of the outcome of `record`; `is_to_head` if the duplicate is a `HEAD` request.
-    pub(super) fn new(outcome: Outcome, record: RecordId, is_to_head: bool) -> Self {
-        Self {
-            outcome,
-            is_to_head,
-            record: record.to_string(),
-            share: Share::default(),
-        }
-    }
-
-    /// The same replay, counted towards the memory budget for bodies until it is sent.
-    pub(super) fn counted(mut self, share: Share) -> Self {
-        self.share = share;
-        self
-    }
-
-    /// The stored status.
-    #[must_use]
-    pub fn status(&self) -> StatusCode {
-        status(&self.outcome)
-    }
-
-    /// The header fields, with names in lower case.
-    /// `content-length` is among them only for `HEAD`, whose response has no body.
-    pub fn fields(&self) -> impl Iterator<Item = (&str, &[u8])> {
-        static MARKS: [(HeaderName, HeaderValue); 2] = self::MARKS;
-        static RECORD: HeaderName = REFRAIN_RECORD;
-        let is_marked = |name: &str| RECORD == *name || MARKS.iter().any(|(mark, _)| mark == name);
-        let is_shown = move |name: &str| is_shown(name, self.is_to_head) && !is_marked(name);
-        let stored = self.outcome.header_fields();
-        let stored = stored.filter(move |(name, _)| is_shown(name));
-        let marks = MARKS.iter();
-        let marks = marks.map(|(name, value)| (name.as_str(), value.as_bytes()));
-        let record = (RECORD.as_str(), self.record.as_bytes());
-        stored.chain(marks).chain([record])
-    }
-
-    /// The stored body.
-    #[must_use]
-    pub fn body(&self) -> Bytes {
-        self.outcome.body()
-    }
-
-    /// The bytes of the body, for callers that copy them.
-    #[must_use]
-    pub fn content(&self) -> &[u8] {
-        self.outcome.content()
-    }
-
-    /// Whether header fields and body are the whole replay, and can be written unchanged.
-    ///
-    /// A large body is sent as a response, whose body is counted until it is sent.
-    /// Fields are validated, because the outcome may come from a receipt that the upstream wrote.
-    pub(super) fn is_plain(&self) -> bool {
-        let is_name = |byte: u8| {
-            byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"!#$%&'*+-.^_`|~".contains(&byte)
-        };
-        let is_value = |byte: &u8| *byte == b'\t' || *byte >= b' ' && *byte != 0x7f;
-        let is_field = |(name, value): (&str, &[u8])| {
-            !name.is_empty() && name.bytes().all(is_name) && value.iter().all(is_value)
-        };
-        !self.share.is_counted()
-            && !self.outcome.has_trailers()
-            && self.outcome.header_fields().all(is_field)
-    }
-
-    /// The replay as a response.
-    #[must_use]
-    pub fn into_response<R>(self) -> Response<Body<R>> {
-        let response = answer(&self.outcome, self.is_to_head);
-        let mut response = response.map(|body| body.counted(self.share));
-        mark(response.headers_mut());
-        if let Ok(record) = HeaderValue::try_from(self.record) {
-            response.headers_mut().insert(REFRAIN_RECORD, record);
-        }
-        marked(Decision::Replayed, response)
-    }
+) -> Response<Body<R>> {
+    let response = answer(outcome, is_to_head);
+    let mut response = response.map(|body| body.counted(share));
+    mark(response.headers_mut());
+    add_record(response.headers_mut(), record);
+    marked(Decision::Replayed, response)
 }
 
 /// The response for a verdict on `record` other than a grant.
@@ -126,7 +50,7 @@ pub(super) fn to_verdict<G, R>(
 ) -> Response<Body<R>> {
     let problem = match verdict {
         Verdict::Replay(outcome) if outcome.is_body_kept() => {
-            return Replay::new(outcome.clone(), record, false).into_response();
+            return replay(outcome, record, false, Share::default());
         }
         Verdict::Replay(outcome) => {
             let status = outcome.status();
@@ -253,43 +177,52 @@ mod tests {
     use super::*;
     use crate::outcome::Packer;
 
-    fn is_plain(name: &str, value: &[u8]) -> bool {
-        let packer = Packer::new(200, [("content-type", &b"text/plain"[..]), (name, value)]);
-        Replay::new(packer.finish([]), RecordId::default(), false).is_plain()
+    fn replayed(stored: &[(&str, &[u8])]) -> Response<Body<()>> {
+        let outcome = Packer::new(200, stored.iter().copied()).finish([]);
+        replay(&outcome, RecordId::default(), false, Share::default())
     }
 
     #[test]
-    fn detects_headers_that_would_break_the_head() {
-        assert!(is_plain("x-part", b"one, \xe4\ttwo"));
-        assert!(is_plain("x-part", b""));
-        for name in ["", "X-Part", "x part", "x:part", "x\r\npart", "p\u{e4}rt"] {
-            assert!(!is_plain(name, b"one"), "{name:?}");
+    fn headers_that_would_break_the_head_are_dropped() {
+        let shown = |name, value| {
+            replayed(&[(name, value)]).headers().len() - replayed(&[]).headers().len()
+        };
+        assert_eq!(shown("x-part", b"one, \xe4\ttwo"), 1);
+        assert_eq!(shown("x-part", b""), 1);
+        for name in ["", "x part", "x:part", "x\r\npart", "p\u{e4}rt"] {
+            assert_eq!(shown(name, b"one"), 0, "{name:?}");
         }
         for value in [&b"one\r\nx-other: two"[..], b"one\n", b"\0", b"\x7f"] {
-            assert!(!is_plain("x-part", value), "{value:?}");
+            assert_eq!(shown("x-part", value), 0, "{value:?}");
         }
     }
 
     #[test]
     fn a_replay_says_of_itself_what_it_is_whatever_was_stored() {
-        let stored = [("cache-control", &b"public"[..]), ("x-part", b"one")];
-        let outcome = Packer::new(200, stored).finish([]);
-        let replay = Replay::new(outcome, RecordId::default(), false);
-        let fields: Vec<_> = replay.fields().collect();
-        let marks = [
-            ("idempotent-replayed", &b"true"[..]),
-            ("cache-control", b"no-store"),
+        let replay = replayed(&[
+            ("cache-control", b"public"),
+            ("idempotent-replayed", b"false"),
+            ("refrain-record", b"another"),
+            ("x-part", b"one"),
+        ]);
+        let fields = replay.headers().iter();
+        let mut fields: Vec<_> = fields
+            .map(|(name, value)| (name.as_str(), value.as_bytes()))
+            .collect();
+        fields.sort_unstable();
+        let shown = [
+            ("cache-control", &b"no-store"[..]),
+            ("idempotent-replayed", b"true"),
             ("refrain-record", &[b'0'; 32]),
+            ("x-part", b"one"),
         ];
-        assert_eq!(fields, [&stored[1..], &marks].concat());
+        assert_eq!(fields, shown);
     }
 
     #[test]
-    fn trailers_need_a_response() {
-        let packer = Packer::new(200, []);
-        let outcome = packer.finish([("x-sum", &b"7"[..])]);
-        let replay = Replay::new(outcome, RecordId::default(), false);
-        assert!(!replay.is_plain());
-        assert_eq!(replay.into_response::<()>().headers()["trailer"], "x-sum");
+    fn trailers_are_announced() {
+        let outcome = Packer::new(200, []).finish([("x-sum", &b"7"[..])]);
+        let response = answer::<()>(&outcome, false);
+        assert_eq!(response.headers()["trailer"], "x-sum");
     }
 }

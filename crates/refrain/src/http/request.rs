@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  MatchedRequest --> ReadingBody --> Claiming --> Running ---> Replied
-//!     |   |                              |  +----> Replaying
+//!     |   |                              |  +----> Replied
 //!     |   +--> Observing --> Replied     +-------> Unclaimed --> Passing or Replied
 //!     +--> Passing
 //! ```
@@ -34,7 +34,7 @@ use super::{
     observe::observe,
     probe::HttpProbe,
     problem::{self, Code, Problem},
-    reply::{self, Replay},
+    reply,
     run::DetachedExecution,
     settle::{Execution, ReplyResult},
     streamed,
@@ -84,9 +84,7 @@ pin_project! {
         /// Known: the grant with its fence. The inner service was called; its response settles the record.
         /// Durable: the claim, at the end the outcome. A disconnect cancels nothing.
         Running { execution: DetachedExecution<R, E> },
-        /// Known: the outcome of the first request. Durable: that outcome. `None` after it was returned.
-        Replaying { replay: Option<Replay> },
-        /// Known: the reply. `None` after it was returned.
+        /// Known: the reply, such as the outcome of the first request. `None` after it was returned.
         Replied { reply: Option<ReplyResult<R, E>> },
     }
 }
@@ -143,10 +141,6 @@ where
                 StateProjection::Running { execution } => {
                     break ready!(Pin::new(execution).poll(context)).map(|response| *response);
                 }
-                StateProjection::Replaying { replay } => match replay.take() {
-                    Some(replay) => break Ok(replay.into_response()),
-                    None => return Poll::Pending,
-                },
                 StateProjection::Replied { reply } => match reply.take() {
                     Some(reply) => break reply.map(|response| *response),
                     None => return Poll::Pending,
@@ -178,39 +172,19 @@ impl<F, R: Send, E: Send> fmt::Debug for ResponseFuture<F, R, E> {
     }
 }
 
-/// A request that matched a guarded operation, on its way to a verdict. It borrows as long as it does not wait,
-/// so that a replay takes and clones nothing.
-pub(super) struct MatchedRequest<'a, S> {
-    pub(super) shared: &'a Arc<LayerState>,
-    pub(super) inner: ReadyService<'a, S>,
-    pub(super) found: &'a mut Match,
-    pub(super) head: &'a mut Parts,
-    /// When the request began, or was resumed after its body was read.
+/// A request that matched a guarded operation, on its way to a verdict.
+pub(super) struct MatchedRequest<S> {
+    pub(super) shared: Arc<LayerState>,
+    /// The inner service, which was polled ready.
+    pub(super) inner: S,
+    pub(super) found: Match,
+    pub(super) head: Parts,
+    /// When the request began, or its body was read.
     pub(super) since: Instant,
 }
 
-/// The inner service that was polled ready. It must be the one that is called.
-pub(super) enum ReadyService<'a, S> {
-    /// Of the connection, whose next request needs a service as well.
-    Lent(&'a mut S),
-    /// Of this request alone.
-    Own(S),
-}
-
-impl<S: Clone> ReadyService<'_, S> {
-    fn take(self) -> S {
-        match self {
-            Self::Lent(inner) => {
-                let clone = inner.clone();
-                std::mem::replace(inner, clone)
-            }
-            Self::Own(inner) => inner,
-        }
-    }
-}
-
 // From matched to a verdict, in this order.
-impl<S> MatchedRequest<'_, S> {
+impl<S> MatchedRequest<S> {
     /// Looks for the key in the head, and reads the body.
     pub(super) fn matched<B: Carried, R: Carried>(self, body: B) -> StateOf<S, B, R>
     where
@@ -239,10 +213,10 @@ impl<S> MatchedRequest<'_, S> {
         if let Poll::Ready(read) = poll_once(&mut reading) {
             return self.body_read(key, read);
         }
-        let request = self.hold();
         let next = Box::pin(async move {
             let read = reading.await;
-            request.resume(|it| it.body_read::<B, R>(key, read))
+            let since = Instant::now();
+            Self { since, ..self }.body_read::<B, R>(key, read)
         });
         RequestState::ReadingBody { next }
     }
@@ -273,10 +247,10 @@ impl<S> MatchedRequest<'_, S> {
         if let Poll::Ready((reply, intent)) = poll_once(&mut claim) {
             return self.claimed::<B, R>(intent, record, body, reply);
         }
-        let (request, claim) = (self.hold(), Box::new(claim));
+        let claim = Box::new(claim);
         let next = Box::pin(async move {
             let (reply, intent) = claim.await;
-            request.resume(|it| it.claimed::<B, R>(intent, record, body, reply))
+            self.claimed::<B, R>(intent, record, body, reply)
         });
         RequestState::Claiming { next }
     }
@@ -300,20 +274,20 @@ impl<S> MatchedRequest<'_, S> {
                 return RequestState::replied(marked(Decision::Refused, response));
             }
             Ok(ClaimReply::Live(live)) => {
-                return RequestState::replied(streamed::follow(self.shared, record, &live));
+                return RequestState::replied(streamed::follow(&self.shared, record, &live));
             }
             Err(error) => return self.unclaimed::<B, R>(record, error, body),
         };
         match verdict {
             Verdict::Granted(guard) => self.run::<B, R>(intent, record, body, guard),
-            Verdict::Replay(outcome) if outcome.is_body_kept() => self.replay(record, outcome),
+            Verdict::Replay(outcome) if outcome.is_body_kept() => self.replay(record, &outcome),
             Verdict::Indeterminate(doubt) if self.will_be_known(&doubt) => {
                 let problem = problem::unknown_before(&doubt).with_advice("wait");
                 self.refuse(&problem.with_record(record))
             }
             verdict => {
                 let acknowledged = reply::acknowledged(&self.found.operation, record, &verdict);
-                let otherwise = || reply::to_verdict(self.shared, record, &verdict);
+                let otherwise = || reply::to_verdict(&self.shared, record, &verdict);
                 RequestState::replied(acknowledged.unwrap_or_else(otherwise))
             }
         }
@@ -321,7 +295,7 @@ impl<S> MatchedRequest<'_, S> {
 }
 
 // The states that a request changes to.
-impl<S> MatchedRequest<'_, S> {
+impl<S> MatchedRequest<S> {
     fn run<B: Carried, R: Carried>(
         self,
         intent: Box<Intent>,
@@ -333,30 +307,27 @@ impl<S> MatchedRequest<'_, S> {
         S: Guarded<B, R>,
     {
         let execution = Execution {
-            shared: self.shared.clone(),
-            operation: self.found.operation.clone(),
+            is_to_head: self.is_to_head(),
+            shared: self.shared,
+            operation: self.found.operation,
             intent,
             record,
-            is_to_head: self.is_to_head(),
         };
-        let request = Request::from_parts(take_head(self.head), body.into_body::<B>(None));
-        let execution = execution.start(self.inner.take(), request, guard);
+        let request = Request::from_parts(self.head, body.into_body::<B>(None));
+        let execution = execution.start(self.inner, request, guard);
         RequestState::Running { execution }
     }
 
     fn replay<F, R: Send + 'static, E: Send + 'static>(
         &self,
         record: RecordId,
-        outcome: Outcome,
+        outcome: &Outcome,
     ) -> RequestState<F, R, E> {
         let bytes = outcome.content().len();
         let Some(share) = Share::of_replay(&self.shared.budget, bytes) else {
             return self.refuse(&self.over_budget().with_record(record));
         };
-        let replay = Replay::new(outcome, record, self.is_to_head()).counted(share);
-        RequestState::Replaying {
-            replay: Some(replay),
-        }
+        RequestState::replied(reply::replay(outcome, record, self.is_to_head(), share))
     }
 
     fn refuse<F, R: Send + 'static, E: Send + 'static>(
@@ -367,34 +338,27 @@ impl<S> MatchedRequest<'_, S> {
     }
 
     /// Lets the request pass unguarded.
-    fn pass<B: Carried, R: Carried>(self, body: Body<B>, decision: Decision) -> StateOf<S, B, R>
+    fn pass<B: Carried, R: Carried>(mut self, body: Body<B>, decision: Decision) -> StateOf<S, B, R>
     where
         S: Guarded<B, R>,
     {
-        let request = Request::from_parts(take_head(self.head), body);
+        let request = Request::from_parts(self.head, body);
         RequestState::Passing {
-            future: self.inner.take().call(request),
+            future: self.inner.call(request),
             decision: Some(decision),
         }
     }
 
-    fn observe<B: Carried, R: Carried>(self, body: B) -> StateOf<S, B, R>
+    fn observe<B: Carried, R: Carried>(mut self, body: B) -> StateOf<S, B, R>
     where
         S: Guarded<B, R>,
     {
-        let mut request = self.hold();
         let next = Box::pin(async move {
-            let HeldRequest {
-                shared,
-                found,
-                head,
-                ..
-            } = &request;
-            let (body, observation) = observe(shared, found, head, body);
+            let (body, observation) = observe(&self.shared, &self.found, &self.head, body);
             let Some(observation) = observation else {
-                return request.resume(|it| it.pass::<B, R>(body, Decision::Observed));
+                return self.pass::<B, R>(body, Decision::Observed);
             };
-            let calling = request.inner.call(Request::from_parts(request.head, body));
+            let calling = self.inner.call(Request::from_parts(self.head, body));
             let reply = calling.await.map(|it| Box::new(observation.end(it)));
             RequestState::Replied { reply: Some(reply) }
         });
@@ -410,52 +374,13 @@ impl<S> MatchedRequest<'_, S> {
     where
         S: Guarded<B, R>,
     {
-        let request = self.hold();
         let next = Box::pin(async move {
-            match may_pass(&request.shared, &request.found.operation, &error).await {
-                Ok(()) => {
-                    request.resume(|it| it.pass::<B, R>(body.into_body(None), Decision::Unguarded))
-                }
-                Err(problem) => {
-                    RequestState::replied(request.shared.refuse(&problem.with_record(record)))
-                }
+            match may_pass(&self.shared, &self.found.operation, &error).await {
+                Ok(()) => self.pass::<B, R>(body.into_body(None), Decision::Unguarded),
+                Err(problem) => self.refuse(&problem.with_record(record)),
             }
         });
         RequestState::Unclaimed { next }
-    }
-
-    /// Takes everything that the request needs to continue after a wait.
-    fn hold(self) -> HeldRequest<S>
-    where
-        S: Clone,
-    {
-        HeldRequest {
-            shared: self.shared.clone(),
-            inner: self.inner.take(),
-            found: self.found.take(),
-            head: take_head(self.head),
-        }
-    }
-}
-
-/// A request that waits.
-struct HeldRequest<S> {
-    shared: Arc<LayerState>,
-    inner: S,
-    found: Match,
-    head: Parts,
-}
-
-impl<S> HeldRequest<S> {
-    /// Continues after the wait.
-    fn resume<T>(mut self, next: impl FnOnce(MatchedRequest<'_, S>) -> T) -> T {
-        next(MatchedRequest {
-            shared: &self.shared,
-            inner: ReadyService::Own(self.inner),
-            found: &mut self.found,
-            head: &mut self.head,
-            since: Instant::now(),
-        })
     }
 }
 
@@ -486,19 +411,13 @@ async fn may_pass(
     Ok(())
 }
 
-/// Takes the head of a request, and leaves an empty one.
-pub(super) fn take_head(head: &mut Parts) -> Parts {
-    let (empty, ()) = Request::new(()).into_parts();
-    std::mem::replace(head, empty)
-}
-
 /// Polls without a waker: the future is polled again when it is awaited.
 fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
 }
 
 // The facts of a request, and its problems.
-impl<S> MatchedRequest<'_, S> {
+impl<S> MatchedRequest<S> {
     fn is_to_head(&self) -> bool {
         self.head.method == Method::HEAD
     }
@@ -509,8 +428,8 @@ impl<S> MatchedRequest<'_, S> {
         in_head: Option<Key>,
         body: &Bytes,
     ) -> Result<Option<Box<Intent>>, Box<Problem>> {
-        let (operation, head) = (&*self.found.operation, &*self.head);
-        extract::verify(self.shared, operation, &head.headers, body)
+        let (operation, head) = (&*self.found.operation, &self.head);
+        extract::verify(&self.shared, operation, &head.headers, body)
             .map_err(|why| Problem::new(Code::SignatureInvalid, format!("{why}.")))?;
         let key = match in_head {
             Some(key) => Some(key),
@@ -523,19 +442,19 @@ impl<S> MatchedRequest<'_, S> {
             None if operation.required => return Err(Box::new(problem::no_key(operation))),
             None => return Ok(None),
         };
-        let mut intent = extract::intent(self.shared, self.found, key, head, body)
+        let mut intent = extract::intent(&self.shared, &self.found, key, head, body)
             .map_err(|error| problem::invalid_key(&error))?;
         if operation.is_audited() {
             intent.audit = Some(operation.name.as_str().into());
         }
         if let (Some(_), Some(ask)) = (&operation.probe, &self.shared.probes) {
-            intent.probe = Some(Arc::new(HttpProbe::new(ask, self.found, &head.headers)));
+            intent.probe = Some(Arc::new(HttpProbe::new(ask, &self.found, &head.headers)));
         }
         Ok(Some(Box::new(intent)))
     }
 
     fn find_key(&self, body: &Bytes) -> Result<Option<Key>, Error> {
-        let (operation, head) = (&self.found.operation, &*self.head);
+        let (operation, head) = (&self.found.operation, &self.head);
         let content = extract::content(head, body);
         let uri = self.shared.uri(head);
         extract::find_key(&operation.key, operation.syntax, head, &uri, &content)

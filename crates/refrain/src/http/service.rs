@@ -12,13 +12,12 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{
-    Code, Decision, RefrainLayer,
+    Code, RefrainLayer,
     body::{Body, Carried, Guarded},
     decision::DecisionReport,
     layer::LayerState,
     problem::Problem,
-    reply::Replay,
-    request::{MatchedRequest, ReadyService, RequestState, ResponseFuture, take_head},
+    request::{MatchedRequest, RequestState, ResponseFuture},
 };
 use crate::policy::Match;
 
@@ -57,17 +56,29 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (mut head, body) = request.into_parts();
-        self.begin(&mut head, body)
+        strip(&mut head.headers);
+        if let Some(page) = self.shared.page(&head) {
+            return ResponseFuture::new(None, RequestState::replied(page));
+        }
+        let Some(found) = self.shared.find(&head) else {
+            let request = Request::from_parts(head, Body::through(body));
+            let future = self.inner.call(request);
+            let decision = None;
+            return ResponseFuture::new(None, RequestState::Passing { future, decision });
+        };
+        let since = Instant::now();
+        let observer = self.shared.observer.as_ref();
+        let report = observer.map(|it| DecisionReport::new(it, &found.operation, since));
+        let request = MatchedRequest {
+            shared: self.shared.clone(),
+            inner: self.take_ready(),
+            found,
+            head,
+            since,
+        };
+        // Starts at once, without waiting for the first poll.
+        ResponseFuture::new(report, request.matched(body))
     }
-}
-
-/// Result of [`RefrainService::replay_or_call`], for a server that writes replays to the connection itself.
-#[derive(Debug)]
-pub enum Answering<F, R: Send + 'static, E: Send + 'static> {
-    /// A stored outcome that was available at once, and the head of the request, for reuse.
-    Replay(Replay, Box<Parts>),
-    /// The future that [`call`](Service::call) returns.
-    Future(ResponseFuture<F, R, E>),
 }
 
 impl<S> RefrainService<S> {
@@ -77,56 +88,13 @@ impl<S> RefrainService<S> {
         self.shared.refuse(&Problem::new(code, detail))
     }
 
-    /// As [`call`](Service::call), but returns a stored outcome directly if it is available at once:
-    /// building a response and taking it apart again costs more than the lookup.
-    pub fn replay_or_call<B, R>(
-        &mut self,
-        mut head: Box<Parts>,
-        body: B,
-    ) -> Answering<S::Future, R, S::Error>
+    /// Takes the inner service that was polled ready, which must be the one that is called.
+    fn take_ready(&mut self) -> S
     where
-        S: Service<Request<Body<B>>, Response = Response<R>> + Guarded<B, R>,
-        B: Carried,
-        R: Carried,
+        S: Clone,
     {
-        let future = self.begin(&mut head, body);
-        match future.state {
-            RequestState::Replaying {
-                replay: Some(replay),
-            } if replay.is_plain() => Answering::Replay(replay, head),
-            _ => Answering::Future(future),
-        }
-    }
-
-    /// Advances the request as far as possible without waiting.
-    #[inline]
-    fn begin<B, R>(&mut self, head: &mut Parts, body: B) -> ResponseFuture<S::Future, R, S::Error>
-    where
-        S: Service<Request<Body<B>>, Response = Response<R>> + Guarded<B, R>,
-        B: Carried,
-        R: Carried,
-    {
-        strip(&mut head.headers);
-        if let Some(page) = self.shared.page(head) {
-            return ResponseFuture::new(None, RequestState::replied(page));
-        }
-        let Some(mut found) = self.shared.find(head) else {
-            let request = Request::from_parts(take_head(head), Body::through(body));
-            let future = self.inner.call(request);
-            let decision = None;
-            return ResponseFuture::new(None, RequestState::Passing { future, decision });
-        };
-        let since = Instant::now();
-        let request = MatchedRequest {
-            shared: &self.shared,
-            inner: ReadyService::Lent(&mut self.inner),
-            found: &mut found,
-            head,
-            since,
-        };
-        let state = request.matched(body);
-        let report = self.shared.report(&found, &state, since);
-        ResponseFuture::new(report, state)
+        let clone = self.inner.clone();
+        std::mem::replace(&mut self.inner, clone)
     }
 }
 
@@ -134,21 +102,6 @@ impl LayerState {
     fn find(&self, head: &Parts) -> Option<Match> {
         self.policy
             .find(head.method.as_str(), self.uri(head).path())
-    }
-
-    /// Reports a replay that was available at once; the report of any other request follows at its end.
-    fn report<F, R: Send, E: Send>(
-        &self,
-        found: &Match,
-        state: &RequestState<F, R, E>,
-        since: Instant,
-    ) -> Option<DecisionReport> {
-        let observer = self.observer.as_ref()?;
-        if let RequestState::Replaying { .. } = state {
-            observer.decided(&found.operation, Decision::Replayed, since.elapsed());
-            return None;
-        }
-        Some(DecisionReport::new(observer, &found.operation, since))
     }
 
     /// The documentation page that the `type` of a problem points to, if the request is for one.
