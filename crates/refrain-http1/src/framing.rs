@@ -2,7 +2,6 @@
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue};
-use http_body::SizeHint;
 
 use super::Broken;
 
@@ -37,7 +36,7 @@ pub enum Chunks {
     /// Within a chunk, of which this many bytes are left.
     Within(u64),
     /// Before the line ending after a chunk.
-    Behind,
+    LineEnd,
     /// After the last chunk.
     Trailers,
     /// After the whole body.
@@ -76,15 +75,6 @@ impl Framing {
                     ..
                 }
         )
-    }
-
-    /// Length of the rest of the body, as far as it is known.
-    pub fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Length(left) => SizeHint::with_exact(*left),
-            _ if self.is_over() => SizeHint::with_exact(0),
-            Self::Chunked { .. } | Self::UntilClose => SizeHint::default(),
-        }
     }
 
     /// Takes the next part of the body off the front of the input.
@@ -128,9 +118,9 @@ impl Chunks {
                     Some(0) => *self = Self::Trailers,
                     Some(size) => *self = Self::Within(size),
                 },
-                Self::Within(0) => *self = Self::Behind,
+                Self::Within(0) => *self = Self::LineEnd,
                 Self::Within(left) => return Ok(data(input, left)),
-                Self::Behind => match take_line_end(input)? {
+                Self::LineEnd => match take_line_end(input)? {
                     false => return Ok(Step::More),
                     true => *self = Self::Size,
                 },

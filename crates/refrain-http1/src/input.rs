@@ -55,11 +55,6 @@ impl Input {
         Poll::Ready(Ok(read))
     }
 
-    /// Whether nothing was read yet, so that no memory is allocated.
-    pub fn is_fresh(&self) -> bool {
-        self.bytes.capacity() == 0
-    }
-
     /// Shrinks a buffer that grew for a long message, so that an idle connection does not hold its memory.
     pub fn rest(&mut self) {
         if self.room > READ_USUAL {

@@ -14,12 +14,12 @@
 //! # Ok::<(), refrain_http1::Broken>(())
 //! ```
 
-mod fields;
 mod framing;
+mod head;
 mod input;
 
-pub use fields::{Limits, Lines, Names, Said, check_start, collect, head_end, parsed};
 pub use framing::{Chunks, Framing, Step};
+pub use head::{HeadInfo, Limits, Names, check_start, head_end, parsed};
 pub use input::Input;
 
 /// Malformed message, with the reason.

@@ -31,7 +31,6 @@ use refrain::http::RefrainLayer;
 use tokio::net::TcpListener;
 
 mod access;
-mod durations;
 mod health;
 mod listen;
 pub use listen::serve as serve_routes;

@@ -24,10 +24,8 @@ use crate::{
 mod body;
 mod checked;
 mod front;
-mod head;
 mod http1;
 mod http2;
-mod linger;
 
 pub(crate) use body::ClientBody;
 use front::Front;

@@ -20,12 +20,11 @@ use tower_service::Service;
 use crate::{
     connect::Connector,
     headers::{self, Caller, Visible},
-    outgoing::Outgoing,
     pool::{LostExchange, UpstreamPool},
     server::StartError,
     tunnel,
     upstream::ends_with_connection,
-    upstream_body::{Stall, UpstreamBody, UpstreamFlow},
+    upstream_body::{Outgoing, Stall, UpstreamBody, UpstreamFlow},
 };
 
 /// The upstream, and the settings for it that all threads share.
@@ -212,6 +211,7 @@ impl ForwardPath {
                 body,
                 is_cut_by_close: !trusts_close && ends_with_connection(is_to_head, &head),
                 connection: Some(connection),
+                is_over: false,
                 pool: self.pool.clone(),
                 stall: patience.map(Stall::new),
                 front: None,

@@ -23,8 +23,20 @@ const HOP_BY_HOP: [HeaderName; 5] = [
 /// Those for which the `http` crate has no constant.
 const HOP_BY_HOP_OTHERS: [&str; 3] = ["keep-alive", "proxy-connection", "http2-settings"];
 
+/// Trailers that are never sent, in addition to those that hyper refuses, such as `Content-Length`.
+const NEVER_TRAILERS: [HeaderName; 8] = [
+    header::CONNECTION,
+    header::COOKIE,
+    header::EXPECT,
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    header::UPGRADE,
+    header::VIA,
+    header::WWW_AUTHENTICATE,
+];
+
 /// Prefixes of names that the proxy itself writes into heads; they are never sent as trailers.
-const NEVER_TRAILERS: [&str; 3] = ["x-forwarded-", "refrain-", "idempotency-"];
+const NEVER_TRAILER_PREFIXES: [&str; 3] = ["x-forwarded-", "refrain-", "idempotency-"];
 
 /// Headers that are passed on even if `Connection` names them: no peer can have them removed.
 const END_TO_END: [HeaderName; 10] = [
@@ -155,6 +167,13 @@ fn set_length(headers: &mut HeaderMap, declared: Option<u64>, body: &impl Body) 
             headers.remove(header::CONTENT_LENGTH);
         }
     }
+    if known.or(declared).is_none() {
+        // hyper itself would drop the body of a GET.
+        headers.insert(
+            header::TRANSFER_ENCODING,
+            HeaderValue::from_static("chunked"),
+        );
+    }
 }
 
 /// Adds a value to a list header, in the same field as the values of earlier hops.
@@ -206,14 +225,18 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// Removes trailers with names that the proxy itself writes into heads.
+/// Removes trailers that would change how a message is read, or who seems to have sent it.
 pub(crate) fn strip_trailers(trailers: &mut HeaderMap) {
-    let is_ours = |name: &HeaderName| {
+    let is_refused = |name: &HeaderName| {
         let starts = |start| name.as_str().starts_with(start);
-        *name == header::VIA || NEVER_TRAILERS.into_iter().any(starts)
+        NEVER_TRAILERS.contains(name) || NEVER_TRAILER_PREFIXES.into_iter().any(starts)
     };
-    let ours: Vec<_> = trailers.keys().filter(|it| is_ours(it)).cloned().collect();
-    ours.iter().for_each(|name| drop(trailers.remove(name)));
+    let refused: Vec<_> = trailers
+        .keys()
+        .filter(|it| is_refused(it))
+        .cloned()
+        .collect();
+    refused.iter().for_each(|name| drop(trailers.remove(name)));
 }
 
 /// Makes a head independent of its HTTP version: sets `Host` from the target's authority, and joins split cookies.

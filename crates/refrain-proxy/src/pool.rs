@@ -21,8 +21,8 @@ use tokio::time::Instant;
 
 use crate::{
     connect::{Connector, Io},
-    outgoing::Outgoing,
     upstream::{ExchangeFailure, Patience, UpstreamConnection, Wire},
+    upstream_body::Outgoing,
 };
 
 /// Most connections that are tried for one request, as long as none took it.

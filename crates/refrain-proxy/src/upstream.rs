@@ -8,7 +8,7 @@ use std::{
     io,
     pin::{Pin, pin},
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     task::{Context, Poll, Waker, ready},
@@ -33,46 +33,127 @@ use tokio::{
     time::{Instant, Sleep, sleep_until, timeout},
 };
 
-use crate::{
-    connect::Io,
-    outgoing::{Outgoing, SendState},
-};
+use crate::{connect::Io, upstream_body::Outgoing};
 
-/// State of a connection's stream, shared with its owner.
+/// Progress of the request that a connection sends; shared by the connection, its stream and the body of the request.
 #[derive(Debug, Default)]
-pub(crate) struct WireState {
-    /// Whether any byte of the current request may have been sent.
+pub(crate) struct SendState {
+    /// Whether any byte of the request may have been sent.
     has_begun: AtomicBool,
+    /// Whether the request has made progress since the last look.
+    has_moved: AtomicBool,
+    /// Whether hyper has taken the whole body, or does not want the rest of it.
+    is_taken: AtomicBool,
+    /// Whether all of the request was sent.
+    is_sent: AtomicBool,
+    /// Whether the head of the response has arrived.
+    has_response: AtomicBool,
     /// Whether a read only checks that the stream is quiet.
     is_probe: AtomicBool,
+    /// Why the client's body failed.
+    failed: Mutex<Option<BodyError>>,
+    /// The body of a guarded request after hyper has taken all of it: it is dropped once it was sent.
+    taken: Mutex<Option<Outgoing>>,
+}
+
+impl SendState {
+    fn start(&self) {
+        for flag in [
+            &self.has_begun,
+            &self.has_moved,
+            &self.is_taken,
+            &self.is_sent,
+            &self.has_response,
+        ] {
+            flag.store(false, Relaxed);
+        }
+    }
+
+    /// Notes that a part of the request was taken from the client, or sent.
+    pub(crate) fn note_moved(&self) {
+        self.has_moved.store(true, Relaxed);
+    }
+
+    fn take_moved(&self) -> bool {
+        self.has_moved.swap(false, Relaxed)
+    }
+
+    fn is_sent(&self) -> bool {
+        self.is_sent.load(Relaxed)
+    }
+
+    /// Whether the head of the response has arrived: a failure of the request no longer matters.
+    pub(crate) fn has_response(&self) -> bool {
+        self.has_response.load(Relaxed)
+    }
+
+    pub(crate) fn fail(&self, error: BodyError) {
+        *lock(&self.failed) = Some(error);
+    }
+
+    /// Notes that hyper has taken the whole body, and keeps `body` until it was sent.
+    pub(crate) fn note_taken(&self, body: Option<Outgoing>) {
+        *lock(&self.taken) = body;
+        self.is_taken.store(true, Relaxed);
+    }
+
+    /// Notes that hyper has written everything that it has taken.
+    fn note_flushed(&self) {
+        if self.is_taken.load(Relaxed) && !self.is_sent.swap(true, Relaxed) {
+            drop(lock(&self.taken).take());
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The stream of a connection.
 pub(crate) struct Wire {
     pub(crate) io: Io,
-    state: Arc<WireState>,
+    state: Arc<SendState>,
+    /// Why the request cannot be sent. The upstream may have responded before, so it is reported where the response ends.
+    broken: Option<io::Error>,
 }
 
 impl Wire {
-    pub(crate) fn new(io: Io) -> (Self, Arc<WireState>) {
-        let state = Arc::<WireState>::default();
+    pub(crate) fn new(io: Io) -> (Self, Arc<SendState>) {
+        let state = Arc::<SendState>::default();
         (
             Self {
                 io,
                 state: state.clone(),
+                broken: None,
             },
             state,
         )
     }
 
-    fn begin(&self) {
-        self.state.has_begun.store(true, Relaxed);
-    }
-
-    /// Notes a write over TLS before it: some encrypted bytes may leave even if the write as a whole fails.
-    fn note_write(&self) {
+    /// Writes to the stream, and notes the progress.
+    fn poll_send<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        write: impl FnOnce(Pin<&mut Io>, &mut Context<'_>) -> Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if self.broken.is_some() {
+            return Poll::Pending;
+        }
+        // Over TLS some encrypted bytes may leave even if the write as a whole fails.
         if matches!(self.io, Io::Tls(_)) {
-            self.begin();
+            self.state.has_begun.store(true, Relaxed);
+        }
+        match ready!(write(Pin::new(&mut self.io), context)) {
+            Ok(written) => {
+                self.state.has_begun.store(true, Relaxed);
+                self.state.note_moved();
+                Poll::Ready(Ok(written))
+            }
+            Err(error) if self.state.has_begun.load(Relaxed) => {
+                self.broken = Some(error);
+                Poll::Pending
+            }
+            Err(error) => Poll::Ready(Err(error)),
         }
     }
 }
@@ -87,13 +168,17 @@ pub(crate) struct UpstreamConnection {
     driver: Option<Box<Driver>>,
     /// Whether the connection has ended, so that the driver must not be polled again.
     has_ended: bool,
-    state: Arc<WireState>,
+    state: Arc<SendState>,
+    /// Whether the upstream speaks HTTP/1.0, in which hyper would send the next request.
+    is_old: bool,
     /// Whether TLS tells an intended close from a broken connection.
     pub(crate) is_authenticated: bool,
     /// Created once, and reset only after it fires: most responses arrive long before that.
     timer: Option<Pin<Box<Sleep>>>,
     /// Counts the connection towards the limit.
     permit: Option<OwnedSemaphorePermit>,
+    /// Tells a driver in a task of its own that the response is still read.
+    reading: Option<Arc<()>>,
 }
 
 /// Why there is no response.
@@ -126,7 +211,7 @@ impl UpstreamConnection {
     pub(crate) fn new(
         sender: SendRequest<Outgoing>,
         driver: Driver,
-        state: Arc<WireState>,
+        state: Arc<SendState>,
         is_authenticated: bool,
         permit: OwnedSemaphorePermit,
     ) -> Self {
@@ -135,9 +220,11 @@ impl UpstreamConnection {
             driver: Some(Box::new(driver)),
             has_ended: false,
             state,
+            is_old: false,
             is_authenticated,
             timer: None,
             permit: Some(permit),
+            reading: None,
         }
     }
 
@@ -147,17 +234,17 @@ impl UpstreamConnection {
     /// The connection must be dropped if the future is.
     pub(crate) async fn exchange(
         &mut self,
-        request: Request<Outgoing>,
+        mut request: Request<Outgoing>,
         patience: Patience,
         since: Instant,
     ) -> Result<Response<Incoming>, ExchangeFailure> {
-        self.state.has_begun.store(false, Relaxed);
-        let send = request.body().state();
+        self.state.start();
+        request.body_mut().report_to(&self.state);
         // Only the driver advances it, and is polled with it, so it needs neither a waker nor a budget of its own.
         let mut response = pin!(unconstrained(self.sender.try_send_request(request)));
         let mut wait = Wait {
             since,
-            is_sent: send.is_none(),
+            is_sent: false,
         };
         let received = poll_fn(|context| {
             let driven = self.poll_driver(context).is_ready();
@@ -170,24 +257,26 @@ impl UpstreamConnection {
                 self.driver = None;
                 return response.as_mut().poll(idle).map(Ok);
             }
-            let stalled = self.poll_stalled(&mut wait, send.as_deref(), patience.response, context);
+            let stalled = self.poll_stalled(&mut wait, patience.response, context);
             stalled.map(|()| Err(ExchangeFailure::Stalled))
         })
         .await?;
-        let response = received.map_err(|error| self.failure(error, send.as_deref()))?;
+        let response = received.map_err(|error| self.failure(error))?;
+        self.state.has_response.store(true, Relaxed);
+        self.is_old = response.version() == Version::HTTP_10;
         check_framing(response.headers(), response.version())
             .map_err(ExchangeFailure::Malformed)?;
-        let is_sending = send.filter(|send| !send.is_over());
+        let is_sent = self.state.is_sent();
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            return match is_sending.is_none() && self.has_ended {
+            return match is_sent && self.has_ended {
                 true => Ok(response),
                 false => Err(ExchangeFailure::Malformed(
                     "the upstream switched protocols before the request was complete",
                 )),
             };
         }
-        if let Some(send) = is_sending {
-            self.drive_in_background(send, patience.rest);
+        if !is_sent && !self.has_ended {
+            self.drive_in_background(patience.rest);
         }
         Ok(response)
     }
@@ -214,7 +303,11 @@ impl UpstreamConnection {
     /// Whether the response has ended, and hyper accepts another request. Bytes after the response end the connection:
     /// they would be taken for the next one.
     pub(crate) fn is_idle(&mut self) -> bool {
-        self.poll_idle().is_pending() && self.driver.is_some() && self.sender.is_ready()
+        self.poll_idle().is_pending()
+            && self.driver.is_some()
+            && self.sender.is_ready()
+            && self.state.is_sent()
+            && !self.is_old
     }
 
     /// Polls hyper's side without a waker: an idle connection wakes nobody.
@@ -238,14 +331,13 @@ impl UpstreamConnection {
     fn poll_stalled(
         &mut self,
         wait: &mut Wait,
-        send: Option<&SendState>,
         patience: Option<Duration>,
         context: &mut Context<'_>,
     ) -> Poll<()> {
         let Some(patience) = patience else {
             return Poll::Pending;
         };
-        if !wait.is_sent && send.is_some_and(SendState::is_over) {
+        if !wait.is_sent && self.state.is_sent() {
             // Only now does the upstream have the whole request: the wait for its response starts here.
             *wait = Wait {
                 since: Instant::now(),
@@ -254,7 +346,7 @@ impl UpstreamConnection {
         }
         loop {
             ready!(self.poll_moment(wait.since + patience, context));
-            if !send.is_some_and(SendState::take_moved) {
+            if !self.state.take_moved() {
                 return Poll::Ready(());
             }
             wait.since = Instant::now();
@@ -275,15 +367,11 @@ impl UpstreamConnection {
         }
     }
 
-    fn failure(
-        &self,
-        mut error: TrySendError<Request<Outgoing>>,
-        send: Option<&SendState>,
-    ) -> ExchangeFailure {
+    fn failure(&self, mut error: TrySendError<Request<Outgoing>>) -> ExchangeFailure {
         if let Some(request) = error.take_message() {
             return ExchangeFailure::Unsent(Box::new(request));
         }
-        if let Some(failed) = send.and_then(SendState::take_failure) {
+        if let Some(failed) = lock(&self.state.failed).take() {
             return ExchangeFailure::Client(failed);
         }
         match self.state.has_begun.load(Relaxed) {
@@ -294,19 +382,21 @@ impl UpstreamConnection {
 
     /// Sends the rest of a request in a task of its own, while its response is already read.
     ///
-    /// The task ends with the connection, or when the request makes no progress for `patience`.
-    fn drive_in_background(&mut self, send: Arc<SendState>, patience: Duration) {
+    /// The task ends with the connection, or when the response was read and the request makes no progress for `patience`.
+    fn drive_in_background(&mut self, patience: Duration) {
         let Some(mut driver) = self.driver.take() else {
             return;
         };
-        let permit = self.permit.take();
+        let (permit, state) = (self.permit.take(), self.state.clone());
+        let reading = self.reading.insert(Arc::default());
+        let reading = Arc::downgrade(reading);
         tokio::spawn(async move {
             let _permit = permit;
             let mut is_alive = true;
             while is_alive {
                 let driven = poll_fn(|context| driver.poll_without_shutdown(context));
                 let has_ended = timeout(patience, driven).await.is_ok();
-                is_alive = !has_ended && (send.is_over() || send.take_moved());
+                is_alive = !has_ended && (state.take_moved() || reading.strong_count() > 0);
             }
         });
     }
@@ -375,7 +465,16 @@ impl AsyncRead for Wire {
                 false => Poll::Ready(Ok(())),
             };
         }
-        Pin::new(&mut self.io).poll_read(context, buffer)
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.io).poll_read(context, buffer))?;
+        match self.broken.take() {
+            // A connection that was reset does not end a response as one that was closed does.
+            Some(error) if buffer.filled().len() == before => Poll::Ready(Err(error)),
+            broken => {
+                self.broken = broken;
+                Poll::Ready(Ok(()))
+            }
+        }
     }
 }
 
@@ -385,10 +484,7 @@ impl AsyncWrite for Wire {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.note_write();
-        let written = ready!(Pin::new(&mut self.io).poll_write(context, bytes))?;
-        self.begin();
-        Poll::Ready(Ok(written))
+        self.poll_send(context, |io, context| io.poll_write(context, bytes))
     }
 
     fn poll_write_vectored(
@@ -396,18 +492,31 @@ impl AsyncWrite for Wire {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.note_write();
-        let written = ready!(Pin::new(&mut self.io).poll_write_vectored(context, slices))?;
-        self.begin();
-        Poll::Ready(Ok(written))
+        self.poll_send(context, |io, context| {
+            io.poll_write_vectored(context, slices)
+        })
     }
 
     fn is_write_vectored(&self) -> bool {
         self.io.is_write_vectored()
     }
 
+    /// hyper flushes the stream only when it has written everything that it has taken.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(context)
+        if self.broken.is_some() {
+            return Poll::Pending;
+        }
+        match ready!(Pin::new(&mut self.io).poll_flush(context)) {
+            Ok(()) => {
+                self.state.note_flushed();
+                Poll::Ready(Ok(()))
+            }
+            Err(error) if self.state.has_begun.load(Relaxed) => {
+                self.broken = Some(error);
+                Poll::Pending
+            }
+            Err(error) => Poll::Ready(Err(error)),
+        }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -1,4 +1,4 @@
-//! The body of a response: the upstream's, or the proxy's own.
+//! The bodies of requests to the upstream, and of its responses.
 
 use std::{
     pin::Pin,
@@ -8,12 +8,18 @@ use std::{
 };
 
 use bytes::Bytes;
-use http_body::{Body, Frame, SizeHint};
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body_util::Empty;
 use hyper::body::Incoming;
-use refrain::http::BodyError;
+use refrain::http::{Body, BodyError};
 use tokio::time::{Instant, Sleep, sleep};
 
-use crate::{pool::UpstreamPool, upstream::UpstreamConnection};
+use crate::{
+    clients::ClientBody,
+    headers,
+    pool::UpstreamPool,
+    upstream::{SendState, UpstreamConnection},
+};
 
 /// The body of a response: the upstream's, or the proxy's own.
 pub struct UpstreamBody(UpstreamBodyKind);
@@ -28,6 +34,8 @@ pub(crate) struct UpstreamFlow {
     pub(crate) body: Incoming,
     /// `None` once the body has ended or failed.
     pub(crate) connection: Option<Box<UpstreamConnection>>,
+    /// Whether the body has ended as it should.
+    pub(crate) is_over: bool,
     /// Where the connection is returned to at the end.
     pub(crate) pool: Arc<UpstreamPool>,
     /// `None` if the layer applies the timeouts.
@@ -115,8 +123,10 @@ impl UpstreamFlow {
                 context.waker().wake_by_ref();
                 Poll::Pending
             }
-            Ok(frame) => {
-                if frame.is_none() || self.body.is_end_stream() {
+            Ok(mut frame) => {
+                let trailers = frame.as_mut().and_then(Frame::trailers_mut);
+                let has_trailers = trailers.map(headers::strip_trailers).is_some();
+                if frame.is_none() || has_trailers || self.body.is_end_stream() {
                     self.end();
                 }
                 Poll::Ready(frame.map(Ok))
@@ -125,6 +135,7 @@ impl UpstreamFlow {
     }
 
     fn end(&mut self) {
+        self.is_over = true;
         if let Some(connection) = self.connection.take() {
             self.pool.give_back(connection);
         }
@@ -135,7 +146,7 @@ impl UpstreamFlow {
         context: &mut Context<'_>,
     ) -> Poll<Result<Option<Frame<Bytes>>, BodyError>> {
         let Some(connection) = &mut self.connection else {
-            return Poll::Ready(match self.body.is_end_stream() {
+            return Poll::Ready(match self.is_over {
                 true => Ok(None),
                 false => Err("the upstream's response failed before".into()),
             });
@@ -178,10 +189,7 @@ impl UpstreamFlow {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.front.is_none()
-            && self.broken.is_none()
-            && self.connection.is_none()
-            && self.body.is_end_stream()
+        self.front.is_none() && self.broken.is_none() && self.is_over
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -193,7 +201,7 @@ impl UpstreamFlow {
     }
 }
 
-impl Body for UpstreamBody {
+impl HttpBody for UpstreamBody {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -229,5 +237,118 @@ impl Body for UpstreamBody {
 impl std::fmt::Debug for UpstreamBody {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("UpstreamBody")
+    }
+}
+
+/// The body of a request to the upstream.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    /// `None` once it was moved to `state`.
+    body: Option<OutgoingBody>,
+    /// Progress of the connection that sends it.
+    state: Option<Arc<SendState>>,
+}
+
+#[derive(Debug)]
+enum OutgoingBody {
+    Client(Body<ClientBody>),
+    /// Of a request that no client sent: a probe, or a delivered message.
+    Own(Body<Empty<Bytes>>),
+}
+
+impl Outgoing {
+    fn new(body: OutgoingBody) -> Self {
+        let body = Some(body);
+        Self { body, state: None }
+    }
+
+    /// Reports the progress to the connection that sends the request.
+    pub(crate) fn report_to(&mut self, state: &Arc<SendState>) {
+        self.state = Some(state.clone());
+    }
+
+    /// Whether it belongs to a request whose claim was granted.
+    fn is_granted(&self) -> bool {
+        match &self.body {
+            Some(OutgoingBody::Client(body)) => body.is_granted(),
+            Some(OutgoingBody::Own(body)) => body.is_granted(),
+            None => false,
+        }
+    }
+}
+
+impl From<Body<ClientBody>> for Outgoing {
+    fn from(body: Body<ClientBody>) -> Self {
+        Self::new(OutgoingBody::Client(body))
+    }
+}
+
+impl From<Body<Empty<Bytes>>> for Outgoing {
+    fn from(body: Body<Empty<Bytes>>) -> Self {
+        Self::new(OutgoingBody::Own(body))
+    }
+}
+
+impl HttpBody for Outgoing {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let frame = ready!(match &mut self.body {
+            Some(OutgoingBody::Client(body)) => Pin::new(body).poll_frame(context),
+            Some(OutgoingBody::Own(body)) => Pin::new(body).poll_frame(context),
+            None => Poll::Ready(None),
+        });
+        if let Some(state) = &self.state {
+            state.note_moved();
+        }
+        match (frame, &self.state) {
+            (Some(Ok(mut frame)), _) => {
+                if let Some(trailers) = frame.trailers_mut() {
+                    headers::strip_trailers(trailers);
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            // hyper would end the response, too.
+            (Some(Err(_)), Some(state)) if state.has_response() => Poll::Pending,
+            (Some(Err(error)), Some(state)) => {
+                let text = error.to_string();
+                state.fail(error);
+                Poll::Ready(Some(Err(text.into())))
+            }
+            (frame, _) => Poll::Ready(frame),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.body {
+            Some(OutgoingBody::Client(body)) => body.is_end_stream(),
+            Some(OutgoingBody::Own(body)) => body.is_end_stream(),
+            None => true,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.body {
+            Some(OutgoingBody::Client(body)) => body.size_hint(),
+            Some(OutgoingBody::Own(body)) => body.size_hint(),
+            None => SizeHint::with_exact(0),
+        }
+    }
+}
+
+/// hyper drops the body once it has taken all of it, which is before all of it was sent.
+impl Drop for Outgoing {
+    fn drop(&mut self) {
+        if let Some(state) = self.state.take() {
+            let granted = self.is_granted().then(|| Self {
+                body: self.body.take(),
+                state: None,
+            });
+            state.note_taken(granted);
+        }
     }
 }

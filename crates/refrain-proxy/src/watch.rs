@@ -3,19 +3,19 @@
 //! Times come from a clock that ticks a few times a second, so that a request needs no timer.
 
 use std::{
+    io,
+    pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed},
     },
-    task::{Context, Waker},
+    task::{Context, Poll, Waker},
     time::Duration,
 };
 
 use http::{Method, StatusCode, Uri};
 use refrain::policy::ProxySettings;
-
-mod flows;
-pub(crate) use flows::{Taking, WatchedStream};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// How often a thread checks its connections.
 pub(crate) const TICK: Duration = Duration::from_millis(250);
@@ -139,7 +139,7 @@ impl Client {
             let since = since.load(Relaxed);
             since != 0 && now.saturating_sub(since) > limit.as_millis() as u64
         };
-        let is_idle = self.active.load(Relaxed) == 0;
+        let is_idle = self.active.load(Relaxed) == 0 && self.is_sent();
         let is_late = is_idle && is_over(&self.head_since, settings.head_timeout);
         if is_late && self.order.load(Relaxed) < Order::TimeOut as u8 {
             return Some(Order::TimeOut);
@@ -150,7 +150,6 @@ impl Client {
             || is_over(&self.send_since, settings.client_timeout)
             || is_idle && is_over(&self.idle_since, settings.keep_alive)
             || is_idle
-                && self.is_sent()
                 && is_over(&self.draining_since, LAST_GRACE)
                 && is_over(&self.idle_since, LAST_GRACE);
         stands_still.then_some(Order::Close)
@@ -323,5 +322,101 @@ impl Drop for Active {
             tracing::warn!(%method, path, "a request was cut off by the shutdown");
         }
         self.client.note_answered();
+    }
+}
+
+/// Tracks whether a client takes the body of a response.
+#[derive(Debug)]
+pub(crate) struct Taking {
+    active: Active,
+    /// `None` if the times of the connection suffice (HTTP/1).
+    since: Option<Arc<AtomicU64>>,
+}
+
+impl Taking {
+    /// Starts with the head: from now on the client must make room for the body.
+    pub(crate) fn start(active: Active) -> Self {
+        let since = active.client.flow();
+        let taking = Self { active, since };
+        taking.note(true);
+        taking
+    }
+
+    /// Notes whether the response waits for the client now.
+    pub(crate) fn note(&self, is_clients_turn: bool) {
+        if let Some(since) = &self.since {
+            let now = if is_clients_turn {
+                self.active.client.watch.now()
+            } else {
+                0
+            };
+            since.store(now, Relaxed);
+        }
+    }
+}
+
+/// A client's stream whose writes are watched for stalls.
+#[derive(Debug)]
+pub(crate) struct WatchedStream<S> {
+    pub(crate) stream: S,
+    pub(crate) client: Arc<Client>,
+}
+
+impl<S> WatchedStream<S> {
+    fn note_sent(&self, is_taken: bool) {
+        let since = &self.client.send_since;
+        match (is_taken, since.load(Relaxed)) {
+            (false, 0) => since.store(self.client.watch.now(), Relaxed),
+            (true, 1..) => {
+                since.store(0, Relaxed);
+                let idle_since = &self.client.idle_since;
+                idle_since.store(self.client.watch.now(), Relaxed);
+            }
+            _ => {}
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for WatchedStream<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for WatchedStream<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.note_sent(polled.is_ready());
+        polled
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        self.note_sent(polled.is_ready());
+        polled
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }

@@ -1,6 +1,10 @@
-//! The body of a client's request, with its timeout.
+//! The body of a client's request, with its timeout, and the rest of a request that nobody reads.
+//!
+//! Many clients send a whole request before they read. Closing the connection or resetting the stream destroys the response in transit.
+//! So the rest of the request is read for a while, within limits that no client can extend.
 
 use std::{
+    future::poll_fn,
     io,
     pin::Pin,
     sync::Arc,
@@ -15,14 +19,19 @@ use hyper::body::Incoming;
 use refrain::http::BodyError;
 use tokio::{
     runtime::Handle,
-    time::{Sleep, sleep},
+    time::{Sleep, sleep, timeout},
 };
 
-use super::linger::{BYTES_MAX, linger};
 use crate::watch::Client;
 
 /// Most bytes of an unwanted HTTP/1 body that are read so that the connection can be reused.
 const DISCARDED_BYTES_MAX: usize = 64 << 10;
+/// Most bytes that are read before a connection is closed.
+pub(super) const LINGER_BYTES_MAX: usize = 64 << 20;
+/// Longest time of reading.
+const LINGER_TIME_MAX: Duration = Duration::from_secs(30);
+/// Longest pause of the client.
+const LINGER_PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// The body of a client's request.
 ///
@@ -72,13 +81,18 @@ impl Body for ClientBody {
         };
         if let Poll::Ready(frame) = Pin::new(body).poll_frame(context) {
             self.late = None;
+            if frame.is_none() {
+                self.body = None;
+            }
             return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
         }
         let timeout = self.timeout;
         let late = self.late.get_or_insert_with(|| Box::pin(sleep(timeout)));
         ready!(late.as_mut().poll(context));
         self.client.note_last();
-        self.body = None;
+        if !self.client.is_http2() {
+            self.body = None;
+        }
         Poll::Ready(Some(Err(io::Error::from(io::ErrorKind::TimedOut).into())))
     }
 
@@ -100,7 +114,7 @@ impl Drop for ClientBody {
         // Dropping the body of an HTTP/2 stream resets the stream, which could destroy the response.
         let is_http2 = self.client.is_http2();
         let bytes_max = if is_http2 {
-            BYTES_MAX
+            LINGER_BYTES_MAX
         } else {
             DISCARDED_BYTES_MAX
         };
@@ -125,4 +139,22 @@ impl std::fmt::Debug for ClientBody {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("ClientBody")
     }
+}
+
+/// Reads to the end, or until more than `bytes_max` have come, or too slowly. `poll_read` returns the number of bytes that have come; 0 at the end.
+pub(super) async fn linger(
+    bytes_max: usize,
+    mut poll_read: impl FnMut(&mut Context<'_>) -> Poll<usize>,
+) {
+    let reading = async {
+        let mut read = 0;
+        while read <= bytes_max {
+            match timeout(LINGER_PAUSE_MAX, poll_fn(&mut poll_read)).await {
+                Ok(more @ 1..) => read += more,
+                Ok(0) | Err(_) => return,
+            }
+        }
+    };
+    // It makes no difference whether the end was reached.
+    let _ = timeout(LINGER_TIME_MAX, reading).await;
 }

@@ -1,28 +1,41 @@
 //! A client's stream as hyper reads it: one checked request at a time.
 //!
-//! Bytes after a request are withheld until it is answered, so each head is checked before hyper sees any of it.
-//! A head that fails the check is replaced with a stand-in, for which the service returns the problem.
-//! Chunked bodies are passed in chunks without extensions, so that hyper and this stream agree where they end.
+//! hyper accepts some heads that another server may read differently, such as one with two equal `Content-Length` fields,
+//! and rejects others without saying why. So each head is checked before hyper sees any of it, and bytes after a request
+//! are withheld until it is answered. A head that fails the check is replaced with a stand-in, for which the service
+//! returns the problem. Chunked bodies are passed in chunks without extensions, so that hyper and this stream agree where
+//! they end.
 
 use std::{
     io::{self, Write as _},
+    mem::MaybeUninit,
     pin::Pin,
     sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll, ready},
 };
 
 use bytes::{Buf as _, BufMut as _, BytesMut};
-use refrain_http1::{Framing, Input, Limits, Step};
+use http::{Uri, header};
+use refrain::http::Code;
+use refrain_http1::{
+    Broken, Framing, HeadInfo, Input, Limits, Step, check_start, head_end, parsed,
+};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
 };
 
-use super::head::{HeadCheck, RefusedHead};
+use super::front::PRI;
 use crate::watch::{Client, WatchedStream};
 
 /// Request that hyper parses in place of a refused one.
 const STAND_IN: &[u8] = b"GET / HTTP/1.1\r\n\r\n";
+/// Longest target that is accepted: the limit of the `http` crate.
+const TARGET_BYTES_MAX: usize = u16::MAX as usize - 1;
+/// Longest header name that is accepted: the limit of the `http` crate.
+const NAME_BYTES_MAX: usize = u16::MAX as usize - 1;
+/// Largest length of a body that hyper accepts.
+const LENGTH_MAX: u64 = u64::MAX - 2;
 
 /// The refusal of the head that was replaced with the stand-in.
 #[derive(Debug, Default)]
@@ -52,6 +65,8 @@ pub(super) struct CheckedStream {
     chunks: Option<Framing>,
     /// Requests that were passed.
     passed: u32,
+    /// Whether the client has sent its last byte.
+    has_ended: bool,
     refusal: Arc<Refusal>,
     limits: Limits,
     client: Arc<Client>,
@@ -77,6 +92,7 @@ impl CheckedStream {
             heads: HeadCheck::default(),
             chunks: None,
             passed: 0,
+            has_ended: false,
             refusal,
             limits,
             client: client.clone(),
@@ -103,6 +119,16 @@ impl CheckedStream {
     /// The stream, and the bytes that were read and not passed.
     pub(super) fn into_parts(self) -> (TcpStream, BytesMut) {
         (self.stream.stream, self.input.bytes)
+    }
+
+    /// Shrinks the buffers between requests, so that an idle connection does not hold the memory of a long one.
+    fn release_memory(&mut self) {
+        if self.is_between_requests() && self.input.bytes.is_empty() {
+            self.input.rest();
+            if self.checked.capacity() > 0 {
+                self.checked = BytesMut::new();
+            }
+        }
     }
 
     /// Passes the bytes that may be passed; returns whether there were any.
@@ -135,12 +161,16 @@ impl CheckedStream {
 
     /// Whether the next head may be passed: all requests before it were answered.
     fn is_turn(&self) -> bool {
-        self.free == 0 && !self.client.is_last() && self.client.answered() == self.passed
+        self.free == 0 && self.is_answered() && !self.client.is_last() && !self.client.is_switched()
+    }
+
+    /// Whether all requests that were passed were answered.
+    fn is_answered(&self) -> bool {
+        self.client.answered() == self.passed
     }
 
     fn check_head(&mut self) -> bool {
         if self.input.bytes.is_empty() {
-            self.input.rest();
             return false;
         }
         let head = match self.heads.check(&self.input.bytes, self.limits) {
@@ -222,12 +252,22 @@ impl AsyncRead for CheckedStream {
             if this.check()? {
                 continue;
             }
+            if this.is_between_requests() && this.client.is_last() && this.is_answered() {
+                // No other request is served, so hyper must not wait for one.
+                break;
+            }
             if this.is_withheld() {
                 // The answer to the current request wakes this task.
                 this.client.note_withheld();
                 return Poll::Pending;
             }
+            this.release_memory();
             if ready!(this.input.poll_read(&mut this.stream, context))? == 0 {
+                if !this.is_answered() && !std::mem::replace(&mut this.has_ended, true) {
+                    // hyper drops a request at the end of the stream; what needs no waiting is answered before.
+                    context.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
                 break;
             }
         }
@@ -263,4 +303,181 @@ impl AsyncWrite for CheckedStream {
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
     }
+}
+
+/// A head that passed the check.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct CheckedHead {
+    /// Length of the head in bytes.
+    pub(super) len: usize,
+    /// Framing of the body after it.
+    pub(super) framing: Framing,
+    /// Whether no other request may follow: the head has both `Transfer-Encoding`, which takes precedence, and `Content-Length`.
+    pub(super) is_last: bool,
+}
+
+/// Why a head is refused.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct RefusedHead {
+    pub(super) code: Code,
+    /// Explanation for the client.
+    pub(super) why: &'static str,
+}
+
+impl RefusedHead {
+    fn new(code: Code, why: &'static str) -> Self {
+        Self { code, why }
+    }
+
+    /// The head did not arrive in time.
+    fn timed_out() -> Self {
+        let why = "The request head did not arrive in time. Nothing was executed.";
+        Self::new(Code::RequestTimeout, why)
+    }
+}
+
+impl From<Broken> for RefusedHead {
+    fn from(Broken(why): Broken) -> Self {
+        Self::new(Code::RequestMalformed, why)
+    }
+}
+
+/// State of the check that a connection keeps between reads.
+#[derive(Debug, Default)]
+pub(super) struct HeadCheck {
+    /// Offset of the first line that is not complete yet.
+    start: usize,
+}
+
+impl HeadCheck {
+    /// Checks the head at the front of the input; `None` if it is incomplete.
+    ///
+    /// # Errors
+    /// When the head is malformed, over a limit, or ambiguous.
+    pub(super) fn check(
+        &mut self,
+        input: &[u8],
+        limits: Limits,
+    ) -> Result<Option<CheckedHead>, RefusedHead> {
+        if self.start == 0 {
+            check_start(input)?;
+        }
+        // Servers have always accepted requests whose lines end with LF alone; they are forwarded with CR LF.
+        let end = head_end(input, &mut self.start);
+        if end.unwrap_or(input.len()) > limits.bytes_max {
+            return Err(too_large(input, limits));
+        }
+        let Some(end) = end else {
+            return Ok(None);
+        };
+        self.start = 0;
+        let head = &input[..end];
+        parsed(limits.fields_max, |fields| check(head, fields).map(Some))
+    }
+}
+
+/// The refusal for a head that is too large, depending on which part is.
+fn too_large(head: &[u8], limits: Limits) -> RefusedHead {
+    let line = head.iter().position(|byte| *byte == b'\n');
+    let first = line.unwrap_or(head.len());
+    if first > TARGET_BYTES_MAX.min(limits.bytes_max) {
+        return target_too_long();
+    }
+    let why = "The request head is too large; send fewer or shorter headers.";
+    RefusedHead::new(Code::HeadTooLarge, why)
+}
+
+fn target_too_long() -> RefusedHead {
+    let why = "The request target is too long; send a shorter one.";
+    RefusedHead::new(Code::TargetTooLong, why)
+}
+
+fn check<'h>(
+    head: &'h [u8],
+    fields: &mut [MaybeUninit<httparse::Header<'h>>],
+) -> Result<CheckedHead, RefusedHead> {
+    let mut parsed = httparse::Request::new(&mut []);
+    let complete = httparse::ParserConfig::default()
+        .parse_request_with_uninit_headers(&mut parsed, head, fields)
+        .map_err(refused)?;
+    let (Some(method), Some(target), Some(version)) = (parsed.method, parsed.path, parsed.version)
+    else {
+        return Err(Broken("The request line is malformed.").into());
+    };
+    if complete != httparse::Status::Complete(head.len()) {
+        return Err(Broken("The end of the request head is ambiguous.").into());
+    }
+    if method == "PRI" {
+        return Err(Broken(PRI).into());
+    }
+    check_target(target)?;
+    if parsed
+        .headers
+        .iter()
+        .any(|field| field.name.len() > NAME_BYTES_MAX)
+    {
+        return Err(Broken("A header name is too long.").into());
+    }
+    let info = head_info(parsed.headers)?;
+    if info.length.is_some_and(|length| length > LENGTH_MAX) {
+        return Err(Broken("Content-Length is too large.").into());
+    }
+    if info.is_chunked && version == 0 {
+        let why = "HTTP/1.0 has no chunked encoding; send Content-Length.";
+        return Err(Broken(why).into());
+    }
+    Ok(CheckedHead {
+        len: head.len(),
+        framing: match info.is_chunked {
+            true => Framing::chunked(),
+            false => Framing::Length(info.length.unwrap_or(0)),
+        },
+        is_last: info.is_chunked && info.length.is_some(),
+    })
+}
+
+fn refused(error: httparse::Error) -> RefusedHead {
+    let why = match error {
+        httparse::Error::TooManyHeaders => {
+            let why = "The request has too many headers; send fewer.";
+            return RefusedHead::new(Code::HeadTooLarge, why);
+        }
+        httparse::Error::HeaderName => "A header name is malformed.",
+        httparse::Error::HeaderValue | httparse::Error::NewLine => "A header line is malformed.",
+        httparse::Error::Version => "The HTTP version is not supported; send HTTP/1.1.",
+        _ => "The request line is malformed.",
+    };
+    Broken(why).into()
+}
+
+fn check_target(target: &str) -> Result<(), RefusedHead> {
+    if target.len() > TARGET_BYTES_MAX {
+        return Err(target_too_long());
+    }
+    // Most targets are plain paths, which need no parser.
+    let is_usual = |byte: u8| byte.is_ascii_alphanumeric() || b"/-_.~%?=&".contains(&byte);
+    if target.starts_with('/') && target.bytes().all(is_usual) {
+        return Ok(());
+    }
+    // The `http` crate would drop the fragment, and the client's intent would be lost.
+    if target.contains('#') {
+        return Err(Broken("The request target has a fragment; remove it.").into());
+    }
+    match Uri::try_from(target) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(Broken("The request target is malformed.").into()),
+    }
+}
+
+/// Reads the fields about the length of the body.
+fn head_info(fields: &[httparse::Header<'_>]) -> Result<HeadInfo, Broken> {
+    let mut info = HeadInfo::default();
+    for field in fields {
+        for name in [header::CONTENT_LENGTH, header::TRANSFER_ENCODING] {
+            if field.name.eq_ignore_ascii_case(name.as_str()) {
+                info.add_field(&name, field.value)?;
+            }
+        }
+    }
+    Ok(info)
 }

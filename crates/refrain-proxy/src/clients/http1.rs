@@ -15,10 +15,9 @@ use refrain_http1::{Input, Limits};
 use tokio::{io::AsyncWriteExt as _, net::TcpStream, sync::oneshot};
 
 use super::{
-    ClientBody,
+    body::{ClientBody, LINGER_BYTES_MAX, linger},
     checked::{CheckedStream, Refusal},
     front::{Front, FrontResponse, Fronting},
-    linger::{BYTES_MAX, linger},
 };
 use crate::{
     tunnel::{self, OpenedTunnel},
@@ -37,7 +36,7 @@ impl Http1 {
         let mut builder = http1::Builder::new();
         builder
             // The check of heads and the watch of connections enforce the limits, with problem responses.
-            .max_buf_size(limits.bytes_max.saturating_mul(2))
+            .max_buf_size(limits.bytes_max.saturating_add(1))
             .max_headers(limits.fields_max)
             .header_read_timeout(None);
         Self {
@@ -82,12 +81,17 @@ pub(super) async fn serve(
         serving.poll_without_shutdown(context)
     })
     .await;
+    let served = match served {
+        // hyper may still have to send a part of the last response.
+        Ok(()) if !client.is_switched() => (&mut serving).await,
+        served => served,
+    };
     let http1::Parts { io, read_buf, .. } = serving.into_parts();
-    served.map_err(io::Error::other)?;
     let stream = io.into_inner();
     let opened = tunnel.lock().unwrap_or_else(PoisonError::into_inner).take();
-    let Some(opened) = opened.filter(|_| client.is_switched()) else {
-        return close(stream, &client).await;
+    let Some(opened) = opened.filter(|_| served.is_ok() && client.is_switched()) else {
+        let closed = close(stream, &client).await;
+        return served.map_err(io::Error::other).and(closed);
     };
     let (stream, rest) = stream.into_parts();
     let read = [&read_buf[..], &rest[..]].concat();
@@ -102,7 +106,7 @@ async fn close(mut stream: CheckedStream, client: &Arc<Client>) -> io::Result<()
     if !stream.is_quiet() {
         // Keeps the idle timeout from closing the connection meanwhile.
         let _active = Active::start(client);
-        linger(BYTES_MAX, |context| stream.poll_discard(context)).await;
+        linger(LINGER_BYTES_MAX, |context| stream.poll_discard(context)).await;
     }
     Ok(())
 }
@@ -131,6 +135,6 @@ impl Service<Request<Incoming>> for Http1Front {
             *self.tunnel.lock().unwrap_or_else(PoisonError::into_inner) = Some(opened);
         }
         let body = ClientBody::new(&head.headers, body, self.client_timeout, &self.front.client);
-        self.front.clone().call(head, body)
+        self.front.call(head, body)
     }
 }

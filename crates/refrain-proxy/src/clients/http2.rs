@@ -102,7 +102,7 @@ impl Service<Request<Incoming>> for Http2Front {
             return self.front.refused(Code::HeadTooLarge, why);
         }
         let body = ClientBody::new(&head.headers, body, self.client_timeout, &self.front.client);
-        self.front.clone().call(head, body)
+        self.front.call(head, body)
     }
 }
 

@@ -4,7 +4,7 @@ use std::{io::Write as _, mem::MaybeUninit};
 
 use http::StatusCode;
 use httparse::{Header, ParserConfig};
-use refrain_http1::{Broken, Framing, Names, Said};
+use refrain_http1::{Broken, Framing, HeadInfo, Names};
 
 use super::{
     flow::{Flow, Manner},
@@ -96,24 +96,24 @@ pub(super) fn read<'h>(
         return Err(Broken("The upstream switched protocols without an Upgrade request.").into());
     }
     let mut head = start(status, reason, asked, bytes.len());
-    let said = pass_fields(&mut head, parsed.headers, names)?;
+    let info = pass_fields(&mut head, parsed.headers, names)?;
     let is_new = version == 1;
-    if said.is_chunked && !is_new {
+    if info.is_chunked && !is_new {
         return Err(Broken("HTTP/1.0 does not support chunked bodies.").into());
     }
-    let framing = framing(status, asked, &said);
+    let framing = framing(status, asked, &info);
     let ends_with_connection = framing == Framing::UntilClose;
     write_chunked(
         &mut head,
-        asked.is_new && (said.is_chunked || ends_with_connection),
+        asked.is_new && (info.is_chunked || ends_with_connection),
     );
     Ok(UnreadResponse {
         status,
         head,
         own: Vec::new(),
-        stays_open: (is_new || said.keeps_alive)
-            && !said.closes
-            && !(said.is_chunked && said.length.is_some())
+        stays_open: (is_new || info.keeps_alive)
+            && !info.closes
+            && !(info.is_chunked && info.length.is_some())
             && !ends_with_connection,
         is_chunked: asked.is_new && !matches!(framing, Framing::Length(_)),
         framing,
@@ -121,14 +121,14 @@ pub(super) fn read<'h>(
     })
 }
 
-fn framing(status: StatusCode, asked: RequestFlags, said: &Said) -> Framing {
+fn framing(status: StatusCode, asked: RequestFlags, info: &HeadInfo) -> Framing {
     let is_bare = asked.is_to_head
         || status.is_informational()
         || status == StatusCode::NO_CONTENT
         || status == StatusCode::NOT_MODIFIED;
-    match said.length {
+    match info.length {
         _ if is_bare => Framing::Length(0),
-        _ if said.is_chunked => Framing::chunked(),
+        _ if info.is_chunked => Framing::chunked(),
         Some(length) => Framing::Length(length),
         None => Framing::UntilClose,
     }

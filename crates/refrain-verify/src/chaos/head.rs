@@ -5,7 +5,7 @@
 use bytes::{Buf as _, BytesMut};
 use http::{HeaderName, StatusCode, header};
 use httparse::{Header, Status};
-use refrain_http1::{Broken, Limits, Lines, Names, Said, check_start, head_end, parsed};
+use refrain_http1::{Broken, HeadInfo, Limits, Names, check_start, head_end, parsed};
 
 use super::{
     answer::{self, UnreadResponse},
@@ -94,7 +94,7 @@ impl HeadParser {
     }
 
     fn end(&mut self, input: &[u8]) -> Result<Option<usize>, Refused> {
-        let end = head_end(input, &mut self.start, Lines::Either)?;
+        let end = head_end(input, &mut self.start);
         if end.unwrap_or(input.len()) > LIMITS.bytes_max {
             return Err(Refused::new(
                 StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
@@ -113,21 +113,21 @@ pub(super) fn pass_fields(
     out: &mut Vec<u8>,
     fields: &[Header<'_>],
     names: &mut Names,
-) -> Result<Said, Broken> {
-    let (mut said, mut length) = (Said::default(), None);
+) -> Result<HeadInfo, Broken> {
+    let (mut info, mut length) = (HeadInfo::default(), None);
     for (at, field) in fields.iter().enumerate() {
         let name = names.of(at, field.name.as_bytes())?;
-        said.hear(&name, field.value)?;
+        info.add_field(&name, field.value)?;
         match name {
             header::CONTENT_LENGTH => length = Some(field),
             name if stays_behind(&name) => {}
             _ => write_field(out, field),
         }
     }
-    if let Some(length) = length.filter(|_| !said.is_chunked) {
+    if let Some(length) = length.filter(|_| !info.is_chunked) {
         write_field(out, length);
     }
-    Ok(said)
+    Ok(info)
 }
 
 /// Whether a field is hop-by-hop.

@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 
 use http::{Method, StatusCode, Uri};
 use httparse::{Header, ParserConfig};
-use refrain_http1::{Broken, Framing, Names, Said};
+use refrain_http1::{Broken, Framing, HeadInfo, Names};
 
 use super::{
     flow::{Flow, Manner},
@@ -68,36 +68,36 @@ pub(super) fn read<'h>(
     }
     let mut out = Vec::with_capacity(bytes.len() + ROOM);
     put(&mut out, &[method.as_str(), " ", target, " HTTP/1.1\r\n"]);
-    let said = pass_fields(&mut out, head.headers, names)?;
+    let info = pass_fields(&mut out, head.headers, names)?;
     let is_new = version == 1;
-    if said.is_chunked && !is_new {
+    if info.is_chunked && !is_new {
         return Err(
             Broken("HTTP/1.0 does not support chunked bodies; send Content-Length.").into(),
         );
     }
-    write_chunked(&mut out, said.is_chunked);
+    write_chunked(&mut out, info.is_chunked);
     out.extend_from_slice(b"\r\n");
-    let asked = request_flags(&method, is_new, &said);
-    let framing = match said.is_chunked {
+    let asked = request_flags(&method, is_new, &info);
+    let framing = match info.is_chunked {
         true => Framing::chunked(),
-        false => Framing::Length(said.length.unwrap_or(0)),
+        false => Framing::Length(info.length.unwrap_or(0)),
     };
     Ok(Request {
-        onward: Flow::new(out, framing, said.is_chunked, Manner::AsItComes),
+        onward: Flow::new(out, framing, info.is_chunked, Manner::AsItComes),
         method,
         uri,
         asked,
     })
 }
 
-fn request_flags(method: &Method, is_new: bool, said: &Said) -> RequestFlags {
+fn request_flags(method: &Method, is_new: bool, info: &HeadInfo) -> RequestFlags {
     // Chunked encoding overrides the length. A request with both may be a smuggling attempt: no other one follows.
-    let is_twofold = said.is_chunked && said.length.is_some();
+    let is_twofold = info.is_chunked && info.length.is_some();
     RequestFlags {
         is_new,
         is_to_head: *method == Method::HEAD,
-        keeps_alive: !said.closes && !is_twofold && (is_new || said.keeps_alive),
-        expects_continue: is_new && said.expects_continue,
+        keeps_alive: !info.closes && !is_twofold && (is_new || info.keeps_alive),
+        expects_continue: is_new && info.expects_continue,
     }
 }
 

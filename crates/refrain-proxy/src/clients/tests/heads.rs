@@ -3,7 +3,7 @@
 use refrain::http::Code;
 use refrain_http1::{Framing, Limits};
 
-use crate::clients::head::{CheckedHead, HeadCheck, RefusedHead};
+use crate::clients::checked::{CheckedHead, HeadCheck, RefusedHead};
 
 const LIMITS: Limits = Limits {
     bytes_max: 1 << 10,

@@ -12,10 +12,7 @@ use tokio::{
 };
 
 use crate::{
-    clients::{
-        checked::{CheckedStream, Refusal},
-        head::HeadCheck,
-    },
+    clients::checked::{CheckedStream, HeadCheck, Refusal},
     watch::{Active, Client, Watch},
 };
 

@@ -1,9 +1,8 @@
-//! Parses the fields of a head, and evaluates those about the connection and the body.
+//! The head of a message: its end, and what its fields say about the connection and the body.
 
 use std::mem::MaybeUninit;
 
-use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, header};
+use http::{HeaderName, header};
 
 use super::Broken;
 
@@ -21,15 +20,6 @@ pub struct Limits {
     pub fields_max: usize,
 }
 
-/// Which line endings are accepted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lines {
-    /// CR and LF.
-    Whole,
-    /// LF, with or without CR.
-    Either,
-}
-
 /// Checks that a request does not start with an empty line, which some servers skip and others reject.
 ///
 /// # Errors
@@ -43,25 +33,16 @@ pub fn check_start(input: &[u8]) -> Result<(), Broken> {
 
 /// Finds the end of a head: after its first empty line. `start` is the offset of the first incomplete line, kept between calls.
 ///
-/// # Errors
-/// When a line has an ending that is not accepted.
-pub fn head_end(input: &[u8], start: &mut usize, lines: Lines) -> Result<Option<usize>, Broken> {
+/// Lines may end with LF alone, as servers have always accepted.
+pub fn head_end(input: &[u8], start: &mut usize) -> Option<usize> {
     while let Some(len) = memchr::memchr(b'\n', &input[*start..]) {
         let line = &input[*start..*start + len];
         *start += len + 1;
-        match line {
-            [b'\r'] => return Ok(Some(*start)),
-            [.., b'\r'] => {}
-            _ if lines == Lines::Whole => {
-                return Err(Broken(
-                    "A line of the head ends with LF alone; CR LF is required.",
-                ));
-            }
-            [] => return Ok(Some(*start)),
-            _ => {}
+        if matches!(line, [] | [b'\r']) {
+            return Some(*start);
         }
     }
-    Ok(None)
+    None
 }
 
 /// Calls `parse` with space for `fields_max` fields.
@@ -103,7 +84,7 @@ impl Names {
 
 /// Connection and framing information from the fields of a head.
 #[derive(Debug, Default)]
-pub struct Said {
+pub struct HeadInfo {
     /// The connection ends after this message (`Connection: close`).
     pub closes: bool,
     /// The connection stays open, even in HTTP/1.0 (`Connection: keep-alive`).
@@ -118,35 +99,12 @@ pub struct Said {
     pub upgrades: bool,
 }
 
-/// Parses `fields`, which are slices of `head`, into the empty `headers`.
-///
-/// # Errors
-/// When a field is malformed, the transfer encoding is not supported, or the length of the body is given twice.
-pub fn collect(
-    head: &Bytes,
-    fields: &[httparse::Header<'_>],
-    names: &mut Names,
-    headers: &mut HeaderMap,
-) -> Result<Said, Broken> {
-    // Space for one field that is added later.
-    headers.reserve(fields.len() + 1);
-    let mut said = Said::default();
-    for (at, field) in fields.iter().enumerate() {
-        let name = names.of(at, field.name.as_bytes())?;
-        let value = HeaderValue::from_maybe_shared(head.slice_ref(field.value))
-            .map_err(|_| Broken("A header line is malformed."))?;
-        said.hear(&name, field.value)?;
-        headers.append(name, value);
-    }
-    Ok(said)
-}
-
-impl Said {
+impl HeadInfo {
     /// Evaluates a field.
     ///
     /// # Errors
     /// When it is malformed, names an unsupported transfer encoding, or repeats the length of the body.
-    pub fn hear(&mut self, name: &HeaderName, value: &[u8]) -> Result<(), Broken> {
+    pub fn add_field(&mut self, name: &HeaderName, value: &[u8]) -> Result<(), Broken> {
         match *name {
             header::CONNECTION => {
                 self.closes |= has_token(value, b"close");
