@@ -34,8 +34,6 @@ pub use request::ResponseFuture;
 
 pub mod extract;
 
-mod budget;
-
 mod capture;
 
 mod body;
@@ -46,9 +44,7 @@ mod observe;
 mod probe;
 
 mod run;
-
-mod call;
-pub use call::Refusal;
+pub use run::Refusal;
 
 mod settle;
 

@@ -13,7 +13,7 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio::sync::oneshot;
 use tower_service::Service;
 
-use super::{BodyError, Decision, budget::Share, live::Follower};
+use super::{BodyError, Decision, capture::Share, live::Follower};
 use crate::engine::SentMark;
 
 /// Bounds of a body that can be guarded.

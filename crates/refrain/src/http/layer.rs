@@ -15,7 +15,7 @@ use http::{Response, Uri, request::Parts, uri::PathAndQuery};
 use super::{
     Observer,
     body::{Body, Carried, Guarded, marked},
-    budget::Budget,
+    capture::Budget,
     log_rate::LogRate,
     probe::{self, Ask, Nothing},
     problem::{PROBLEMS_PATH, Problem},

@@ -16,10 +16,10 @@ use tokio::sync::oneshot;
 use super::{
     Decision,
     body::{Body, BodyCopy, Carried, marked},
-    budget::Share,
-    call,
+    capture::Share,
     extract::{self, HeadKey},
     layer::LayerState,
+    run,
 };
 use crate::{
     Intent, Operation, Outcome, Result, Scope, Verdict,
@@ -79,7 +79,7 @@ impl Observation {
     /// Notes how the operation ended, and passes its response on.
     pub(super) fn end<R>(self, response: Response<R>) -> Response<Body<R>> {
         let (mut head, body) = response.into_parts();
-        let ending = call::ending(&self.operation, head.status, &mut head.headers);
+        let ending = run::ending(&self.operation, head.status, &mut head.headers);
         let _ = self.ended.send((ending, head.status.as_u16()));
         let response = Response::from_parts(head, Body::through(body));
         marked(Decision::Observed, response)

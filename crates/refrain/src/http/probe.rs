@@ -16,8 +16,7 @@ use http::{HeaderMap, HeaderName, Method, Request, StatusCode, header, response}
 use super::{
     Failure,
     body::{Body, Carried, Guarded},
-    budget::Share,
-    capture::{self, BodyReader},
+    capture::{self, BodyReader, Share},
 };
 use crate::{
     Intent,

@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use super::{
     Decision, add_record,
     body::{Body, marked},
-    budget::Share,
+    capture::Share,
     layer::LayerState,
     live::Follower,
     problem::{Code, Problem, unknown_before},

@@ -26,8 +26,7 @@ use tower_service::Service;
 use super::{
     Decision, REFRAIN_OUTCOME, add_record,
     body::{Body, Carried, Guarded, marked},
-    budget::{OverBudget, Share},
-    capture::{BodyReader, ReadBody, ReadResult},
+    capture::{BodyReader, OverBudget, ReadBody, ReadResult, Share},
     decision::DecisionReport,
     extract::{self, HeadKey},
     layer::LayerState,

@@ -11,7 +11,6 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use super::{
     Decision, Failure, REFRAIN_FENCE, add_record,
     body::{Body, Carried},
-    call::{CallError, CallResult, OperationResponse},
     capture,
     layer::LayerState,
     problem::{Code, Problem, unknown},
@@ -40,6 +39,27 @@ pub(super) type BoxedResponse<R> = Box<Response<Body<R>>>;
 
 /// The reply to the caller: a response, or the service's own error.
 pub(super) type ReplyResult<R, E> = Result<BoxedResponse<R>, E>;
+
+/// Response of the operation.
+pub(super) struct OperationResponse<R> {
+    /// How it ends the claim.
+    pub(super) ending: Ending,
+    /// Its body is in memory, up to the cap.
+    pub(super) response: Box<Response<Body<R>>>,
+    /// The unread body of a response that is streamed; the body of `response` is empty then.
+    pub(super) unread: Option<Box<R>>,
+}
+
+/// Reason why a call returned no response.
+pub(super) enum CallError<E> {
+    /// The service returned an error.
+    Service(E),
+    /// There is no response, or only a part of one.
+    Failure(Failure),
+}
+
+/// Result of calling the operation.
+pub(super) type CallResult<R, E> = Result<OperationResponse<R>, CallError<E>>;
 
 // Rare branches are boxed: a future is as large as its largest branch, and is moved as a whole.
 impl Execution {

@@ -20,8 +20,7 @@ use tokio::{task::coop::consume_budget, time::timeout_at};
 use super::{
     Decision, add_record,
     body::{Body, Carried, marked},
-    budget::Share,
-    capture,
+    capture::{self, Share},
     layer::LayerState,
     live::{LiveBody, Recorder},
     reply::{self, RETRY_AFTER_MAX, to_verdict},
