@@ -24,10 +24,10 @@
 
 // In the order in which a request passes them; each file begins with the states of a request that it serves.
 mod layer;
-pub use layer::RefrainLayer;
+pub use layer::{Decision, Observer, RefrainLayer};
 
 mod service;
-pub use service::RefrainService;
+pub use service::{Located, RefrainService};
 
 mod request;
 pub use request::ResponseFuture;
@@ -57,14 +57,6 @@ pub use reply::IDEMPOTENT_REPLAYED;
 
 mod problem;
 pub use problem::{Code, PROBLEMS_PATH};
-
-mod decision;
-pub use decision::{Decision, Observer};
-
-mod log_rate;
-
-mod locate;
-pub use locate::Located;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 

@@ -1,30 +1,32 @@
-//! All states: the layer, and the configuration and state that its requests share.
+//! Before all states: configures the layer, with the state that its requests share and the decisions that it reports.
 
 use std::{
-    borrow::Cow,
     collections::HashMap,
-    fmt,
+    fmt::{self, Debug},
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
-use http::{Response, Uri, request::Parts, uri::PathAndQuery};
+use http::{Uri, request::Parts};
+use tokio::time::Instant;
 
 use super::{
-    Observer,
-    body::{Body, Carried, Guarded, marked},
+    body::{Carried, Guarded},
     capture::Budget,
-    log_rate::LogRate,
     probe::{self, Ask, Nothing},
-    problem::{PROBLEMS_PATH, Problem},
+    problem::PROBLEMS_PATH,
 };
 use crate::{
     Engine, Error, ErrorKind, Operation, Policy, Result, Scope,
     policy::Pattern,
     receipts::{AnyReceipts, Receipts, Witness},
 };
+
+/// At most one line about a failed claim is logged in this time.
+const FAILED_CLAIM_PAUSE: Duration = Duration::from_secs(1);
 
 /// Tower layer that guards the operations of a service according to a policy.
 ///
@@ -42,9 +44,9 @@ pub(super) struct LayerState {
     /// Base of the `type` of problems, where their pages are.
     pub(super) problems: String,
     /// Returns the URI that the client requested, if the head does not contain it.
-    original: Option<UriOf>,
+    pub(super) original: Option<UriOf>,
     /// The router prefix that the layer is nested under.
-    prefix: Option<Prefix>,
+    pub(super) prefix: Option<Prefix>,
     /// Overrides the policy's scope.
     pub(super) scope: Option<ScopeOf>,
     /// The service that answers probes.
@@ -62,23 +64,23 @@ pub(super) struct LayerState {
     /// Whether the service sends each request to another process.
     pub(super) forwards: bool,
     /// Whether probable configuration mistakes were reported.
-    reported: Reported,
+    pub(super) reported: Reported,
     /// Whether operations that match nothing below a router's prefix were reported.
     #[cfg(feature = "axum")]
-    nest_reported: Reported,
+    pub(super) nest_reported: Reported,
 }
 
 /// Whether something was reported. A clone starts unset, because it may be reconfigured before it is used.
 #[derive(Default)]
-struct Reported(AtomicBool);
+pub(super) struct Reported(AtomicBool);
 
 impl Reported {
-    fn is_set(&self) -> bool {
+    pub(super) fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
     /// Sets it. Returns `true` to the first caller only.
-    fn set(&self) -> bool {
+    pub(super) fn set(&self) -> bool {
         !self.0.swap(true, Ordering::Relaxed)
     }
 }
@@ -89,16 +91,16 @@ impl Clone for Reported {
     }
 }
 
-type ScopeOf = Arc<dyn Fn(&Parts) -> Scope + Send + Sync>;
+pub(super) type ScopeOf = Arc<dyn Fn(&Parts) -> Scope + Send + Sync>;
 
-type UriOf = Arc<dyn Fn(&Parts) -> Option<Uri> + Send + Sync>;
+pub(super) type UriOf = Arc<dyn Fn(&Parts) -> Option<Uri> + Send + Sync>;
 
 /// The router prefix that the layer is nested under.
 #[derive(Debug, Clone)]
-struct Prefix {
+pub(super) struct Prefix {
     /// Without a slash at its end.
-    path: String,
-    pattern: Pattern,
+    pub(super) path: String,
+    pub(super) pattern: Pattern,
 }
 
 impl RefrainLayer {
@@ -327,164 +329,139 @@ impl RefrainLayer {
     }
 }
 
-impl LayerState {
-    /// The reader of this operation's receipts, if it has one.
-    pub(super) fn witness(&self, operation: &Operation) -> Option<&Arc<Witness>> {
-        match operation.is_receipted() {
-            true => self.witnesses.get(&operation.name),
-            false => None,
-        }
-    }
-
-    /// The problem as a response.
-    pub(super) fn refuse<R>(&self, problem: &Problem) -> Response<Body<R>> {
-        marked(problem.code().into(), problem.response(&self.problems))
-    }
-
-    /// The URI that the client requested: below a router's prefix, the request's head has only the rest of the path.
-    pub(super) fn uri<'h>(&self, head: &'h Parts) -> Cow<'h, Uri> {
-        if let Some(uri) = self.original.as_ref().and_then(|original| original(head)) {
-            return Cow::Owned(uri);
-        }
-        #[cfg(feature = "axum")]
-        if let Some(axum::extract::OriginalUri(uri)) = head.extensions.get() {
-            self.report_nest(head, uri);
-            return Cow::Borrowed(uri);
-        }
-        let put_in_front = self
-            .prefix
-            .as_ref()
-            .and_then(|prefix| prefix.join(&head.uri));
-        put_in_front.map_or(Cow::Borrowed(&head.uri), Cow::Owned)
-    }
-
-    /// Reports operations that match nothing below axum's `nest`, at the first nested request.
-    ///
-    /// Only such a request contains the prefix. Without the report, an operation written without the prefix would silently
-    /// not be guarded.
-    #[cfg(feature = "axum")]
-    fn report_nest(&self, head: &Parts, original: &Uri) {
-        if self.nest_reported.is_set() || original.path().len() == head.uri.path().len() {
-            return;
-        }
-        let nest = head.extensions.get::<axum::extract::NestedPath>();
-        let Some(nest) = nest.filter(|_| self.nest_reported.set() && self.prefix.is_none()) else {
-            return;
-        };
-        let nest = nest.as_str();
-        let Ok(prefix) = format!("* {nest}").parse::<Pattern>() else {
-            return;
-        };
-        let unreached: Vec<_> = self.policy.out_of_reach(&prefix).collect();
-        if !unreached.is_empty() {
-            report_loudly(&format!(
-                "no request below `{nest}`, where the router nests the layer, reaches these operations: {}; \
-                 write their whole paths, such as `{}/...`, unless the layer is nested elsewhere too",
-                names(&unreached),
-                nest.trim_end_matches('/')
-            ));
-        }
-    }
-}
-
-impl Prefix {
-    /// The URI with the prefix prepended to its path.
-    fn join(&self, uri: &Uri) -> Option<Uri> {
-        if self.pattern.names().next().is_some() {
-            return None;
-        }
-        let rest = uri.path_and_query().map_or("/", PathAndQuery::as_str);
-        let mut parts = uri.clone().into_parts();
-        parts.path_and_query = Some(format!("{}{rest}", self.path).parse().ok()?);
-        Uri::from_parts(parts).ok()
-    }
-}
-
-impl RefrainLayer {
-    /// Reports probable configuration mistakes, such as operations that run without an audit log:
-    /// as warnings, some of them on standard error if no subscriber collects warnings.
-    ///
-    /// Called when the layer is applied to a service. Reports once, because routers apply the layer to each route.
-    pub fn report(&self) {
-        let reported = &self.shared.reported;
-        if reported.is_set() || !reported.set() {
-            return;
-        }
-        let LayerState { engine, policy, .. } = &*self.shared;
-        let has_probe = |operation: &Operation| operation.probe.is_some();
-        if self.shared.probes.is_none() && policy.operations().any(has_probe) {
-            tracing::warn!(
-                "the policy has a `probe`, but no service answers it; set one with `RefrainLayer::with_probes`"
-            );
-        }
-        let is_blind =
-            |it: &&Operation| it.is_receipted() && !self.shared.witnesses.contains_key(&it.name);
-        for operation in policy.operations().filter(is_blind) {
-            tracing::warn!(
-                operation = %operation.name,
-                "no reader of receipts is set, so the operation is only at-most-once; \
-                 set one with `RefrainLayer::with_receipts`"
-            );
-        }
-        let lacks_log = engine.audit().is_none();
-        let runs = |it: &&Operation| match it.is_audited() {
-            true => lacks_log && !it.audit_required,
-            false => it.is_unaudited_money(),
-        };
-        let unaudited: Vec<_> = policy.operations().filter(runs).collect();
-        if !unaudited.is_empty() {
-            let help = match lacks_log {
-                true => "give the engine an audit log with `Engine::with_audit`",
-                false => "write audit = true",
-            };
-            report_loudly(&format!(
-                "these operations run without an audit log: {}; {help}",
-                names(&unaudited)
-            ));
-        }
-        let required = policy
-            .operations()
-            .filter(|it| it.audit_required && it.is_audited());
-        let required: Vec<_> = required.filter(|_| lacks_log).collect();
-        if !required.is_empty() {
-            report_loudly(&format!(
-                "these operations have audit = \"required\" and are refused, because there is no audit log: {}; \
-                 give the engine one with `Engine::with_audit`",
-                names(&required)
-            ));
-        }
-        let unreached: Vec<_> = self.out_of_reach().collect();
-        if !unreached.is_empty() {
-            report_loudly(&format!(
-                "no request reaches these operations below the layer's prefix: {}; write their whole paths, \
-                 or remove them from this layer's policy if more specific operations match all their requests",
-                names(&unreached)
-            ));
-        }
-    }
-}
-
-fn names(operations: &[&Operation]) -> String {
-    let names: Vec<_> = operations
-        .iter()
-        .map(|it| format!("`{}`", it.name))
-        .collect();
-    names.join(", ")
-}
-
-/// Warns; on standard error if no subscriber collects warnings.
-fn report_loudly(message: &str) {
-    match tracing::enabled!(tracing::Level::WARN) {
-        true => tracing::warn!("{message}"),
-        false => eprintln!("refrain: warning: {message}"),
-    }
-}
-
 impl fmt::Debug for LayerState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LayerState")
             .field("engine", &self.engine)
             .field("policy", &self.policy)
             .finish_non_exhaustive()
+    }
+}
+
+/// Rate limit for the log message of failed claims, because a store that fails under load must not fill the disk with lines.
+/// Passes one line per `FAILED_CLAIM_PAUSE`, and counts the suppressed ones.
+#[derive(Debug, Default)]
+pub(super) struct LogRate(Mutex<RateState>);
+
+#[derive(Debug, Default)]
+struct RateState {
+    /// When the last line passed.
+    last: Option<Instant>,
+    suppressed: u64,
+}
+
+impl LogRate {
+    /// Returns the number of lines suppressed since the last one if a line may be written now.
+    pub(super) fn pass(&self) -> Option<u64> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = tokio::time::Instant::now();
+        if state
+            .last
+            .is_some_and(|last| now - last < FAILED_CLAIM_PAUSE)
+        {
+            state.suppressed += 1;
+            return None;
+        }
+        state.last = Some(now);
+        Some(std::mem::take(&mut state.suppressed))
+    }
+}
+
+/// Receives the decision about each request to a guarded operation, once.
+/// Set with [`RefrainLayer::with_observer`](super::RefrainLayer::with_observer).
+///
+/// Called on the path of every request: it must be quick, and must not block.
+pub trait Observer: Debug + Send + Sync + 'static {
+    /// Called when the response is ready, `took` after the request arrived; its body may not be sent yet.
+    fn decided(&self, operation: &Operation, decision: Decision, took: Duration);
+}
+
+macro_rules! decisions {
+    ($($(#[$doc:meta])* $decision:ident = $label:literal,)*) => {
+        /// Decision of the layer about a request.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum Decision { $($(#[$doc])* $decision,)* }
+
+        impl Decision {
+            /// All decisions, in the order of declaration.
+            pub const ALL: &[Self] = &[$(Self::$decision,)*];
+
+            /// Its name in metrics.
+            #[must_use]
+            pub fn label(self) -> &'static str {
+                match self { $(Self::$decision => $label,)* }
+            }
+        }
+    };
+}
+
+decisions! {
+    /// The operation ran, and its outcome is kept.
+    FreshKept = "fresh-kept",
+    /// The operation ran or was refused, and its key is free again.
+    FreshReleased = "fresh-released",
+    /// A stored outcome was replayed.
+    Replayed = "replayed",
+    /// A duplicate got the response of the released request that it waited for.
+    Refused = "refused",
+    /// Another request with the same key is still running.
+    InFlight = "in-flight",
+    /// The key was used for another request.
+    KeyReused = "key-reused",
+    /// There was no key where one is required.
+    KeyMissing = "key-missing",
+    /// The key was malformed.
+    KeyInvalid = "key-invalid",
+    /// The record belongs to another credential.
+    CredentialChanged = "credential-changed",
+    /// The operation may or may not have taken effect.
+    OutcomeUnknown = "outcome-unknown",
+    /// The upstream is unreachable; nothing was sent.
+    UpstreamUnreachable = "upstream-unreachable",
+    /// The outcome is known, but its body was not kept.
+    BodyNotKept = "body-not-kept",
+    /// The key is past retention.
+    KeyExpired = "key-expired",
+    /// The store did not answer; nothing ran.
+    StoreUnavailable = "store-unavailable",
+    /// The request body was over the cap.
+    RequestTooLarge = "request-too-large",
+    /// The signature is missing or invalid; nothing ran.
+    SignatureInvalid = "signature-invalid",
+    /// The memory budget for bodies was used up; nothing ran.
+    OverBudget = "over-budget",
+    /// The request was malformed; nothing ran.
+    RequestMalformed = "request-malformed",
+    /// The request body did not arrive in time; nothing ran.
+    RequestTimeout = "request-timeout",
+    /// A duplicate of a completed request was acknowledged, without the outcome.
+    Acknowledged = "acknowledged",
+    /// The request had no key, and none is required: it passed unguarded.
+    Passed = "passed",
+    /// The store did not answer, and the policy lets the request pass unguarded.
+    Unguarded = "unguarded",
+    /// The request passed in `mode = "observe"`.
+    Observed = "observed",
+    /// The service failed without a response.
+    Failed = "failed",
+    /// The client disconnected before the response.
+    HungUp = "hung-up",
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn one_line_passes_a_second_and_the_others_are_counted() {
+        let rate = LogRate::default();
+        assert_eq!(rate.pass(), Some(0));
+        for _ in 0..5 {
+            assert_eq!(rate.pass(), None);
+        }
+        tokio::time::advance(FAILED_CLAIM_PAUSE).await;
+        assert_eq!(rate.pass(), Some(5));
+        assert_eq!(rate.pass(), None);
     }
 }

@@ -24,10 +24,9 @@ use tokio::time::Instant;
 use tower_service::Service;
 
 use super::{
-    Decision, REFRAIN_OUTCOME, add_record,
+    Decision, Observer, REFRAIN_OUTCOME, add_record,
     body::{Body, Carried, Guarded, marked},
     capture::{BodyReader, OverBudget, ReadBody, ReadResult, Share},
-    decision::DecisionReport,
     extract::{self, HeadKey},
     layer::LayerState,
     observe::observe,
@@ -168,6 +167,44 @@ fn passed<R>(mut response: Response<R>, decision: Option<Decision>) -> Response<
 impl<F, R: Send, E: Send> fmt::Debug for ResponseFuture<F, R, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ResponseFuture")
+    }
+}
+
+/// Reports the decision about a request to the observer when it is dropped, so also if the client disconnects.
+pub(super) struct DecisionReport {
+    observer: Arc<dyn Observer>,
+    operation: Arc<Operation>,
+    since: Instant,
+    /// `None` if the response carries no decision: nothing is reported then.
+    decision: Option<Decision>,
+}
+
+impl DecisionReport {
+    pub(super) fn new(
+        observer: &Arc<dyn Observer>,
+        operation: &Arc<Operation>,
+        since: Instant,
+    ) -> Self {
+        Self {
+            observer: observer.clone(),
+            operation: operation.clone(),
+            since,
+            decision: Some(Decision::HungUp),
+        }
+    }
+
+    /// Reports the decision that the response carries, if it carries one.
+    pub(super) fn send(mut self, decision: Option<Decision>) {
+        self.decision = decision;
+    }
+}
+
+impl Drop for DecisionReport {
+    fn drop(&mut self) {
+        if let Some(decision) = self.decision {
+            let took = self.since.elapsed();
+            self.observer.decided(&self.operation, decision, took);
+        }
     }
 }
 

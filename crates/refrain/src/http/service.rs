@@ -1,25 +1,34 @@
-//! Before all states: matches each request with its operation, and starts it on its path.
+//! Before all states: applies the layer to a service, matches each request with its operation, and starts it on its path.
 
 use std::{
+    borrow::Cow,
     sync::Arc,
     task::{Context, Poll},
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, header, request::Parts};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri, header, request::Parts,
+    uri::PathAndQuery,
+};
 use tokio::time::Instant;
 use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{
     Code, RefrainLayer,
-    body::{Body, Carried, Guarded},
-    decision::DecisionReport,
-    layer::LayerState,
+    body::{Body, Carried, Guarded, marked},
+    extract,
+    layer::{LayerState, Prefix},
+    observe,
     problem::Problem,
-    request::{MatchedRequest, RequestState, ResponseFuture},
+    request::{DecisionReport, MatchedRequest, RequestState, ResponseFuture},
 };
-use crate::policy::Match;
+use crate::{
+    Error, ErrorKind, Key, Operation, RecordId, Result,
+    policy::{Match, Mode, Pattern},
+    receipts::Witness,
+};
 
 /// A service whose operations are guarded. Made by [`RefrainLayer`].
 #[derive(Debug, Clone)]
@@ -104,6 +113,64 @@ impl LayerState {
             .find(head.method.as_str(), self.uri(head).path())
     }
 
+    /// The URI that the client requested: below a router's prefix, the request's head has only the rest of the path.
+    pub(super) fn uri<'h>(&self, head: &'h Parts) -> Cow<'h, Uri> {
+        if let Some(uri) = self.original.as_ref().and_then(|original| original(head)) {
+            return Cow::Owned(uri);
+        }
+        #[cfg(feature = "axum")]
+        if let Some(axum::extract::OriginalUri(uri)) = head.extensions.get() {
+            self.report_nest(head, uri);
+            return Cow::Borrowed(uri);
+        }
+        let put_in_front = self
+            .prefix
+            .as_ref()
+            .and_then(|prefix| prefix.join(&head.uri));
+        put_in_front.map_or(Cow::Borrowed(&head.uri), Cow::Owned)
+    }
+
+    /// Reports operations that match nothing below axum's `nest`, at the first nested request.
+    ///
+    /// Only such a request contains the prefix. Without the report, an operation written without the prefix would silently
+    /// not be guarded.
+    #[cfg(feature = "axum")]
+    fn report_nest(&self, head: &Parts, original: &Uri) {
+        if self.nest_reported.is_set() || original.path().len() == head.uri.path().len() {
+            return;
+        }
+        let nest = head.extensions.get::<axum::extract::NestedPath>();
+        let Some(nest) = nest.filter(|_| self.nest_reported.set() && self.prefix.is_none()) else {
+            return;
+        };
+        let nest = nest.as_str();
+        let Ok(prefix) = format!("* {nest}").parse::<Pattern>() else {
+            return;
+        };
+        let unreached: Vec<_> = self.policy.out_of_reach(&prefix).collect();
+        if !unreached.is_empty() {
+            report_loudly(&format!(
+                "no request below `{nest}`, where the router nests the layer, reaches these operations: {}; \
+                 write their whole paths, such as `{}/...`, unless the layer is nested elsewhere too",
+                names(&unreached),
+                nest.trim_end_matches('/')
+            ));
+        }
+    }
+
+    /// The reader of this operation's receipts, if it has one.
+    pub(super) fn witness(&self, operation: &Operation) -> Option<&Arc<Witness>> {
+        match operation.is_receipted() {
+            true => self.witnesses.get(&operation.name),
+            false => None,
+        }
+    }
+
+    /// The problem as a response.
+    pub(super) fn refuse<R>(&self, problem: &Problem) -> Response<Body<R>> {
+        marked(problem.code().into(), problem.response(&self.problems))
+    }
+
     /// The documentation page that the `type` of a problem points to, if the request is for one.
     fn page<R>(&self, head: &Parts) -> Option<Response<Body<R>>> {
         if head.method != Method::GET || !self.problems.starts_with('/') {
@@ -121,6 +188,19 @@ impl LayerState {
     }
 }
 
+impl Prefix {
+    /// The URI with the prefix prepended to its path.
+    fn join(&self, uri: &Uri) -> Option<Uri> {
+        if self.pattern.names().next().is_some() {
+            return None;
+        }
+        let rest = uri.path_and_query().map_or("/", PathAndQuery::as_str);
+        let mut parts = uri.clone().into_parts();
+        parts.path_and_query = Some(format!("{}{rest}", self.path).parse().ok()?);
+        Uri::from_parts(parts).ok()
+    }
+}
+
 /// Removes the headers that only Refrain may send to an operation; guarded requests get fresh ones later.
 fn strip(headers: &mut HeaderMap) {
     // CGI and WSGI do not distinguish `_` and `-` in a name.
@@ -133,4 +213,130 @@ fn strip(headers: &mut HeaderMap) {
         let names: Vec<_> = headers.keys().filter(|it| is_ours(it)).cloned().collect();
         names.iter().for_each(|name| drop(headers.remove(name)));
     }
+}
+
+impl RefrainLayer {
+    /// Reports probable configuration mistakes, such as operations that run without an audit log:
+    /// as warnings, some of them on standard error if no subscriber collects warnings.
+    ///
+    /// Called when the layer is applied to a service. Reports once, because routers apply the layer to each route.
+    pub fn report(&self) {
+        let reported = &self.shared.reported;
+        if reported.is_set() || !reported.set() {
+            return;
+        }
+        let LayerState { engine, policy, .. } = &*self.shared;
+        let has_probe = |operation: &Operation| operation.probe.is_some();
+        if self.shared.probes.is_none() && policy.operations().any(has_probe) {
+            tracing::warn!(
+                "the policy has a `probe`, but no service answers it; set one with `RefrainLayer::with_probes`"
+            );
+        }
+        let is_blind =
+            |it: &&Operation| it.is_receipted() && !self.shared.witnesses.contains_key(&it.name);
+        for operation in policy.operations().filter(is_blind) {
+            tracing::warn!(
+                operation = %operation.name,
+                "no reader of receipts is set, so the operation is only at-most-once; \
+                 set one with `RefrainLayer::with_receipts`"
+            );
+        }
+        let lacks_log = engine.audit().is_none();
+        let runs = |it: &&Operation| match it.is_audited() {
+            true => lacks_log && !it.audit_required,
+            false => it.is_unaudited_money(),
+        };
+        let unaudited: Vec<_> = policy.operations().filter(runs).collect();
+        if !unaudited.is_empty() {
+            let help = match lacks_log {
+                true => "give the engine an audit log with `Engine::with_audit`",
+                false => "write audit = true",
+            };
+            report_loudly(&format!(
+                "these operations run without an audit log: {}; {help}",
+                names(&unaudited)
+            ));
+        }
+        let required = policy
+            .operations()
+            .filter(|it| it.audit_required && it.is_audited());
+        let required: Vec<_> = required.filter(|_| lacks_log).collect();
+        if !required.is_empty() {
+            report_loudly(&format!(
+                "these operations have audit = \"required\" and are refused, because there is no audit log: {}; \
+                 give the engine one with `Engine::with_audit`",
+                names(&required)
+            ));
+        }
+        let unreached: Vec<_> = self.out_of_reach().collect();
+        if !unreached.is_empty() {
+            report_loudly(&format!(
+                "no request reaches these operations below the layer's prefix: {}; write their whole paths, \
+                 or remove them from this layer's policy if more specific operations match all their requests",
+                names(&unreached)
+            ));
+        }
+    }
+}
+
+fn names(operations: &[&Operation]) -> String {
+    let names: Vec<_> = operations
+        .iter()
+        .map(|it| format!("`{}`", it.name))
+        .collect();
+    names.join(", ")
+}
+
+/// Warns; on standard error if no subscriber collects warnings.
+fn report_loudly(message: &str) {
+    match tracing::enabled!(tracing::Level::WARN) {
+        true => tracing::warn!("{message}"),
+        false => eprintln!("refrain: warning: {message}"),
+    }
+}
+
+/// The operation and the record of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Located {
+    /// The operation that the request belongs to.
+    pub operation: String,
+    /// The identity of the record.
+    pub record: RecordId,
+}
+
+impl RefrainLayer {
+    /// Returns the record of a request, with the scope and key that the layer would use; `key` overrides the request's own.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] if the policy guards no such operation, or if key or scope are missing or invalid.
+    pub fn locate(&self, head: &Parts, body: &Bytes, key: Option<Key>) -> Result<Located> {
+        let uri = self.shared.uri(head);
+        let (method, path) = (head.method.as_str(), uri.path());
+        let policy = &self.shared.policy;
+        let found = policy.find(method, path).ok_or_else(|| {
+            invalid(format!(
+                "no guarded operation matches {method} {path}; check the method and the path"
+            ))
+        })?;
+        let operation = &found.operation;
+        let content = extract::content(head, body);
+        let sent = || extract::find_key(&operation.key, operation.syntax, head, &uri, &content);
+        let key = match key {
+            Some(key) => Some(key),
+            None => sent()?,
+        };
+        let key = key.ok_or_else(|| invalid("the request has no key; pass one".into()))?;
+        let mut intent = extract::intent(&self.shared, &found, key, head, body)?;
+        if operation.mode == Mode::Observe {
+            intent.scope = observe::scope(intent.scope);
+        }
+        Ok(Located {
+            operation: operation.name.clone(),
+            record: self.shared.engine.record_id(&intent),
+        })
+    }
+}
+
+fn invalid(message: String) -> Error {
+    Error::new(ErrorKind::Invalid, message)
 }
