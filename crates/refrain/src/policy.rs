@@ -41,10 +41,10 @@ pub use file::{
     RelaySettings, Secrets, Settings, WorkerSettings,
 };
 
-mod matcher;
-
 mod operation;
-pub use operation::{Duplicates, Mode, OnStoreFailure, Operation, Paths, ReplayTo, Reply};
+pub use operation::{
+    Duplicates, Ending, Mode, OnStoreFailure, Operation, Paths, ReplayTo, Reply, Statuses,
+};
 
 mod outside;
 
@@ -61,9 +61,6 @@ pub mod schemes;
 mod signature;
 pub use signature::{Signature, SigningSecret, Unverified};
 
-mod status;
-pub use status::{Ending, Statuses};
-
 mod suggest;
 
 mod terms;
@@ -73,8 +70,6 @@ pub mod units;
 
 mod warning;
 pub use warning::{Redelivery, Warning};
-
-mod webhook;
 
 /// Maximum number of operations in one policy.
 pub const OPERATIONS_MAX: usize = 10_000;
@@ -91,7 +86,7 @@ struct PolicyIndex {
     /// In the order in which they were given.
     operations: Vec<Arc<Operation>>,
     /// Index of their patterns; leaves are positions in `operations`.
-    tree: matcher::Tree,
+    tree: pattern::Tree,
 }
 
 /// Operation that a request matched.
@@ -178,7 +173,7 @@ impl Policy {
             let found = self.search(method, &Vec::new(), Paths::CaseInsensitive)?;
             return self.matched(found, &Vec::new());
         }
-        matcher::readings(path)
+        pattern::readings(path)
             .iter()
             .flat_map(|reading| self.find_reading(method, reading))
             .flatten()
@@ -258,7 +253,7 @@ impl Policy {
     }
 
     /// Returns the match of a case-sensitive search, if it may differ, and the match of a case-insensitive one.
-    fn find_reading(&self, method: &str, reading: &matcher::PathReading<'_>) -> [Option<Match>; 2] {
+    fn find_reading(&self, method: &str, reading: &pattern::PathReading<'_>) -> [Option<Match>; 2] {
         let Some(found) = self.search(method, reading, Paths::CaseInsensitive) else {
             return [None, None];
         };
@@ -275,7 +270,7 @@ impl Policy {
     fn search(
         &self,
         method: &str,
-        reading: &matcher::PathReading<'_>,
+        reading: &pattern::PathReading<'_>,
         paths: Paths,
     ) -> Option<usize> {
         let is_sensitive = |at: usize| self.0.operations[at].paths == Paths::CaseSensitive;
@@ -293,7 +288,7 @@ impl Policy {
         self.0.tree.find(reading, &pick)
     }
 
-    fn matched(&self, at: usize, reading: &matcher::PathReading<'_>) -> Option<Match> {
+    fn matched(&self, at: usize, reading: &pattern::PathReading<'_>) -> Option<Match> {
         let operation = self.0.operations[at].clone();
         if !operation.guarded {
             return None;
@@ -304,7 +299,7 @@ impl Policy {
 
     /// Builds the policy, and lists the pairs of operations that match the same requests.
     fn build(operations: Vec<Operation>) -> (Self, Vec<(usize, usize)>) {
-        let mut tree = matcher::Tree::default();
+        let mut tree = pattern::Tree::default();
         let mut clashes = Vec::new();
         for (at, operation) in operations.iter().enumerate() {
             let slot = tree.slot(&operation.pattern);

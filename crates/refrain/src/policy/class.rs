@@ -1,7 +1,16 @@
-//! Operation classes, which preset other settings.
+//! Presets of other settings: by the class of an operation, and by the sender of the webhooks that it receives.
 
-use super::{Duplicates, Operation, units};
-use crate::Guarantee;
+use std::time::Duration;
+
+use super::{Duplicates, Operation, ReplayTo, units};
+use crate::{
+    Guarantee,
+    fingerprint::Part,
+    key::{Pointer, ScopePart, Sender, Syntax},
+};
+
+/// Maximum time that a duplicate waits for the request in flight. The least patient sender gives up after 5 s.
+const WEBHOOK_WAIT: Duration = Duration::from_secs(3);
 
 /// Class of an operation, which presets other settings.
 ///
@@ -55,5 +64,50 @@ impl Class {
                 operation.duplicates = Duplicates::Acknowledge;
             }
         }
+    }
+}
+
+/// Applies the presets for this sender's webhooks.
+pub(super) fn apply_webhook(sender: Sender, operation: &mut Operation) {
+    Class::Event.apply(operation);
+    operation.webhook = Some(sender);
+    operation.key = vec![sender.source()];
+    operation.syntax = Syntax::Raw;
+    operation.required = true;
+    operation.scope = scope(sender);
+    // Senders present no credential; the signature authenticates them.
+    operation.replay_to = ReplayTo::SameScope;
+    operation.fingerprint = fingerprint(sender);
+    operation.terms.wait = WEBHOOK_WAIT;
+}
+
+/// Keys are scoped to the route, because a sender's IDs are unique among its own.
+fn scope(sender: Sender) -> Vec<ScopePart> {
+    let header = |name: &str| ScopePart::Header(name.into());
+    match sender {
+        // Shopify sends one event under several topics, and each must be handled.
+        Sender::Shopify => vec![
+            ScopePart::Route,
+            header("x-shopify-shop-domain"),
+            header("x-shopify-topic"),
+        ],
+        _ => vec![ScopePart::Route],
+    }
+}
+
+/// Parts that a retry repeats unchanged. Signatures and times change, but are in headers.
+fn fingerprint(sender: Sender) -> Vec<Part> {
+    let member = |name| Part::Member(Pointer::member(name));
+    match sender {
+        // The body of a Stripe event counts the endpoints that have not accepted it yet.
+        Sender::Stripe => vec![
+            Part::Method,
+            Part::Path,
+            Part::Query,
+            member("type"),
+            member("created"),
+            Part::Host,
+        ],
+        _ => Part::DEFAULT.to_vec(),
     }
 }

@@ -1,14 +1,15 @@
-//! One operation with all its settings resolved.
+//! One operation with all its settings resolved, and the table of statuses that keep or free its key.
 
-use std::fmt::Display;
+use std::{
+    fmt::{self, Display},
+    str::FromStr,
+};
 
 use serde::{Serialize, Serializer};
 
-use super::{
-    Address, Class, Ending, Pattern, Probe, Signature, Statuses, Terms, matcher, status, webhook,
-};
+use super::{Address, Class, Pattern, Probe, Signature, Terms, class, invalid, pattern};
 use crate::{
-    Guarantee, Result, fingerprint,
+    Error, Guarantee, Result, fingerprint,
     key::{CredentialPart, ScopePart, Sender, Source, Syntax},
 };
 
@@ -23,6 +24,9 @@ const REPLAY_HEADERS: [&str; 8] = [
     "last-modified",
     "link",
 ];
+
+/// Statuses of requests that were rejected before they ran.
+const REFUSED: [u16; 7] = [401, 403, 407, 408, 421, 425, 429];
 
 /// A class of requests, and the settings that guard them.
 ///
@@ -117,7 +121,7 @@ impl Paths {
     /// Whether two segments are equal.
     pub(super) fn is_same(self, left: &[u8], right: &[u8]) -> bool {
         match self {
-            Self::CaseInsensitive => matcher::fold(left) == matcher::fold(right),
+            Self::CaseInsensitive => pattern::fold(left) == pattern::fold(right),
             Self::CaseSensitive => left == right,
         }
     }
@@ -211,7 +215,7 @@ impl Operation {
     /// ```
     #[must_use]
     pub fn with_webhook(mut self, sender: Sender) -> Self {
-        webhook::apply(sender, &mut self);
+        class::apply_webhook(sender, &mut self);
         self
     }
 
@@ -238,7 +242,7 @@ impl Operation {
         match (has(&self.keep), has(&self.release)) {
             (true, _) => Ending::Keep,
             (false, true) => Ending::Release,
-            (false, false) => status::ending(status, self.terms.guarantee),
+            (false, false) => default_ending(status, self.terms.guarantee),
         }
     }
 
@@ -340,6 +344,90 @@ impl Default for Operation {
             receipts: None,
             audit: false,
             audit_required: false,
+        }
+    }
+}
+
+/// What happens to the key after the operation responded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// The response is the outcome, and is replayed.
+    Keep,
+    /// The key is free for a new attempt.
+    Release,
+    /// The status is not enough: under exactly-once the receipt decides; without one the outcome is unknown.
+    Doubt,
+}
+
+/// A range of statuses: `404`, `5xx` or `400-417`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Statuses {
+    low: u16,
+    high: u16,
+}
+
+impl Statuses {
+    /// Whether the range contains this status.
+    #[must_use]
+    pub fn contains(self, status: u16) -> bool {
+        (self.low..=self.high).contains(&status)
+    }
+
+    /// Returns a status that both ranges contain.
+    pub(super) fn common(self, other: Self) -> Option<u16> {
+        let low = self.low.max(other.low);
+        (low <= self.high.min(other.high)).then_some(low)
+    }
+}
+
+/// Default table: what happens to the key after this status.
+fn default_ending(status: u16, guarantee: Guarantee) -> Ending {
+    match status {
+        ..=399 => Ending::Keep,
+        _ if REFUSED.contains(&status) => Ending::Release,
+        _ if guarantee == Guarantee::AtLeastOnce => Ending::Release,
+        // The transaction may have rolled back, or a gateway may have given up: the receipt decides.
+        500.. if guarantee == Guarantee::ExactlyOnce => Ending::Doubt,
+        _ => Ending::Keep,
+    }
+}
+
+impl FromStr for Statuses {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let bad = || {
+            invalid(format!(
+                "invalid status `{text}`; write 404, \"5xx\" or \"400-417\""
+            ))
+        };
+        let number = |text: &str| match text.len() {
+            3 => text.parse::<u16>().map_err(|_| bad()),
+            _ => Err(bad()),
+        };
+        let (low, high) = if let Some((low, high)) = text.split_once('-') {
+            (number(low)?, number(high)?)
+        } else if let Some(class) = text.strip_suffix("xx") {
+            let low = number(&format!("{class}00"))?;
+            (low, low + 99)
+        } else {
+            (number(text)?, number(text)?)
+        };
+        match (200..=599).contains(&low) && low <= high && high <= 599 {
+            true => Ok(Self { low, high }),
+            false => Err(invalid(format!(
+                "`{text}` is out of range; write a status from 200 to 599"
+            ))),
+        }
+    }
+}
+
+impl fmt::Display for Statuses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.low, self.high) {
+            (low, high) if low == high => write!(f, "{low}"),
+            (low, high) if low % 100 == 0 && high == low + 99 => write!(f, "{}xx", low / 100),
+            (low, high) => write!(f, "{low}-{high}"),
         }
     }
 }

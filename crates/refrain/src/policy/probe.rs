@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use super::{invalid, matcher};
+use super::{invalid, pattern};
 use crate::{Error, Result};
 
 const PROBE_BYTES_MAX: usize = 2048;
@@ -40,7 +40,7 @@ impl Probe {
             match piece {
                 ProbePiece::Text(text) => target.push_str(text),
                 ProbePiece::Place(name) => {
-                    let value = value(name).filter(|value| !matcher::is_dots(value))?;
+                    let value = value(name).filter(|value| !pattern::is_dots(value))?;
                     encode(value, &mut target);
                 }
             }

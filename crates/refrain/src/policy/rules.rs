@@ -4,9 +4,9 @@ use std::{ops::RangeInclusive, time::Duration};
 
 use super::{
     OnStoreFailure, Operation, Reply, Statuses, Terms,
+    signature::{SECRETS_MAX, is_timed},
     terms::WAITING_MAX,
     units::{Size, Span, days},
-    webhook,
 };
 use crate::{
     fingerprint::Part,
@@ -75,11 +75,11 @@ pub(super) fn faults(operation: &Operation) -> Vec<RuleFault> {
     probe(operation, &mut faults);
     streamed(operation, &mut faults);
     receipts(operation, &mut faults);
-    webhook::faults(operation, &mut faults);
+    signature(operation, &mut faults);
     faults
 }
 
-pub(super) fn fault(
+fn fault(
     settings: &'static [&'static str],
     message: impl Into<String>,
     help: impl Into<String>,
@@ -333,5 +333,30 @@ fn receipts(operation: &Operation, faults: &mut Vec<RuleFault>) {
             "a request that runs without the store has no receipt, and is not exactly-once";
         let help = "write on_store_failure = \"refuse\", or another guarantee";
         faults.push(fault(&["on_store_failure", "guarantee"], message, help));
+    }
+}
+
+/// Adds the violated rules of an operation's signature.
+fn signature(operation: &Operation, faults: &mut Vec<RuleFault>) {
+    let Some(signature) = &operation.signature else {
+        return;
+    };
+    if !operation.guarded {
+        let message =
+            "`signature` has no effect on an unguarded operation: it would not be verified";
+        faults.push(fault(&["signature"], message, "choose another class"));
+    }
+    let secrets = signature.secrets().len();
+    if !(1..=SECRETS_MAX).contains(&secrets) {
+        let message = format!("`signature` has {secrets} secrets");
+        let help = format!("write secret_env or secret_file, with 1 to {SECRETS_MAX} names");
+        faults.push(fault(&["signature"], message, help));
+    }
+    let (least, most) = (Duration::from_secs(1), days(1));
+    let tolerance = signature.tolerance();
+    if is_timed(signature.sender()) && !(least..=most).contains(&tolerance) {
+        let message = format!("`tolerance` is {}, out of range", Span(tolerance));
+        let help = format!("write a duration from {} to {}", Span(least), Span(most));
+        faults.push(fault(&["signature"], message, help));
     }
 }

@@ -16,11 +16,11 @@ use crate::{
     Error, Result, fingerprint,
     key::Sender,
     policy::{
-        Address, Class, Operation,
+        Address, Class, Operation, class,
         rules::{self, RuleFault},
         suggest,
         terms::WAITING_MAX,
-        units, webhook,
+        units,
     },
 };
 
@@ -42,7 +42,7 @@ impl Draft {
         let place = head.places.get("webhook").cloned().unwrap_or_default();
         let mut sender = Sender::Stripe;
         if choice(&mut sender, text, "webhook", place, report) {
-            webhook::apply(sender, &mut self.operation);
+            class::apply_webhook(sender, &mut self.operation);
         }
     }
 
