@@ -24,18 +24,15 @@
 //! assert_ne!(of(r#"{"sum":5}"#), of(r#"{"sum":6}"#));
 //! ```
 
-use std::{borrow::Cow, fmt};
+use std::{borrow::Cow, fmt, str::FromStr, sync::OnceLock};
 
-use crate::key::{Digest, Secret, hex_format};
-
-mod content;
-pub use content::{Content, is_json};
+use crate::{
+    Error, ErrorKind, Result,
+    key::{Digest, Pointer, Secret, header_name, hex_format},
+};
 
 pub(crate) mod json;
 pub use json::{JSON_DEPTH_MAX, Json, NotJson};
-
-mod part;
-pub use part::Part;
 
 /// Version of the fingerprint format.
 const VERSION: u8 = 1;
@@ -66,6 +63,86 @@ pub struct Fingerprint(pub [u8; 16]);
 
 hex_format!(Fingerprint);
 
+/// One part of a fingerprint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Part {
+    /// `method`.
+    Method,
+    /// `path`.
+    Path,
+    /// `query`.
+    Query,
+    /// `body`: the whole body, in canonical form if it is JSON.
+    Body,
+    /// `body:/pointer`: one member of the JSON body.
+    Member(Pointer),
+    /// `header:NAME`: the values of a header. The name is in lower case.
+    Header(String),
+    /// `host`: the authority of the request, in normal form.
+    Host,
+}
+
+impl Part {
+    /// The parts that are used unless the policy names others.
+    pub const DEFAULT: [Self; 5] = [
+        Self::Method,
+        Self::Path,
+        Self::Query,
+        Self::Body,
+        Self::Host,
+    ];
+}
+
+impl FromStr for Part {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text.split_once(':') {
+            None if text == "method" => Ok(Self::Method),
+            None if text == "path" => Ok(Self::Path),
+            None if text == "query" => Ok(Self::Query),
+            None if text == "body" => Ok(Self::Body),
+            None if text == "host" => Ok(Self::Host),
+            Some(("body", pointer)) => pointer.parse().map(Self::Member),
+            Some(("header", name)) => header_part(name),
+            _ => Err(Error::new(
+                ErrorKind::Invalid,
+                format!(
+                    "invalid fingerprint part `{text}`; write method, path, query, body, host, body:/pointer or header:NAME"
+                ),
+            )),
+        }
+    }
+}
+
+/// Accepts any header but those that carry credentials: a retry with a renewed credential is still the same request.
+fn header_part(name: &str) -> Result<Part> {
+    let name = header_name(name)?;
+    match name.as_str() {
+        "authorization" | "proxy-authorization" => Err(Error::new(
+            ErrorKind::Invalid,
+            format!(
+                "header:{name} is never part of a fingerprint, because a retry may carry a renewed credential; name it in `credential` instead"
+            ),
+        )),
+        _ => Ok(Part::Header(name)),
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Method => f.write_str("method"),
+            Self::Path => f.write_str("path"),
+            Self::Query => f.write_str("query"),
+            Self::Body => f.write_str("body"),
+            Self::Member(pointer) => write!(f, "body:{pointer}"),
+            Self::Header(name) => write!(f, "header:{name}"),
+            Self::Host => f.write_str("host"),
+        }
+    }
+}
+
 /// The parts of a request that a fingerprint is computed from.
 #[derive(Clone, Copy)]
 pub struct RequestView<'a> {
@@ -87,6 +164,68 @@ impl fmt::Debug for RequestView<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "RequestView({} {})", self.method, self.path)
     }
+}
+
+/// The body of a request. It is parsed as JSON at most once.
+///
+/// It counts as JSON if its content type is JSON ([`is_json`]) and it has a canonical form;
+/// any other body counts byte for byte.
+pub struct Content<'a> {
+    bytes: &'a [u8],
+    is_json: bool,
+    json: OnceLock<Result<Json, NotJson>>,
+}
+
+impl<'a> Content<'a> {
+    /// Creates the content from the value of `Content-Type` and the body.
+    #[must_use]
+    pub fn new(content_type: Option<&[u8]>, bytes: &'a [u8]) -> Self {
+        Self {
+            bytes,
+            is_json: content_type.is_some_and(is_json),
+            json: OnceLock::new(),
+        }
+    }
+
+    /// The body as received.
+    #[must_use]
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// The canonical form, if the body counts as JSON.
+    #[must_use]
+    pub fn canonical(&self) -> Option<&Json> {
+        match self.is_json {
+            true => self.json().ok(),
+            false => None,
+        }
+    }
+
+    /// Parses the body as JSON, regardless of its content type, to look up members that a policy names.
+    ///
+    /// # Errors
+    /// [`NotJson`] gives the reason.
+    pub fn json(&self) -> Result<&Json, NotJson> {
+        let json = self.json.get_or_init(|| Json::parse(self.bytes));
+        json.as_ref().map_err(|why| *why)
+    }
+}
+
+impl fmt::Debug for Content<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Content({} bytes)", self.bytes.len())
+    }
+}
+
+/// Returns whether a `Content-Type` is JSON: `application/json`, or any type that ends in `+json`.
+#[must_use]
+pub fn is_json(content_type: &[u8]) -> bool {
+    let end = content_type.iter().position(|byte| *byte == b';');
+    let media_type = content_type[..end.unwrap_or(content_type.len())].trim_ascii();
+    let suffix_at = media_type.len().saturating_sub(5);
+    media_type.eq_ignore_ascii_case(b"application/json")
+        || media_type[suffix_at..].eq_ignore_ascii_case(b"+json")
 }
 
 /// Lookup of header fields by name.

@@ -1,7 +1,7 @@
 //! Derived keys: computed from the request, so that equal requests have equal keys.
 
 use super::{KEY_BYTES_MAX, Key};
-use crate::fingerprint::{Json, RequestView, json::escape};
+use crate::fingerprint::{Json, RequestView, json};
 
 /// Version of the key derivation; part of every derived key.
 const VERSION: &[u8] = b"refrain-key-1";
@@ -71,7 +71,7 @@ impl Key {
     pub fn derive_from_request(request: &RequestView<'_>) -> Self {
         let mut params: Vec<&[u8]> = Vec::with_capacity(7);
         let digest;
-        let query = request.query.map(escape::quoted);
+        let query = request.query.map(json::quoted);
         params.push(b"{");
         if let Some(json) = request.content.canonical() {
             params.extend([b"\"body\":", json.as_str().as_bytes()]);

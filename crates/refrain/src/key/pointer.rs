@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use crate::{
     Error, ErrorKind, Result,
-    fingerprint::json::{JSON_DEPTH_MAX, escape},
+    fingerprint::{JSON_DEPTH_MAX, json},
 };
 
 /// A validated JSON pointer, such as `/items/0/id`.
@@ -106,7 +106,7 @@ fn step(written: &str) -> Option<PointerStep> {
     }
     Some(PointerStep {
         index: index(&name),
-        name: escape::quoted(&name),
+        name: json::quoted(&name),
     })
 }
 
