@@ -5,6 +5,7 @@
 //! Scope and key together give the [`RecordId`], under which stores hold the record.
 
 use std::{
+    borrow::Cow,
     cell::Cell,
     fmt,
     hash::{Hash, Hasher},
@@ -18,14 +19,8 @@ mod derive;
 mod pointer;
 pub use pointer::Pointer;
 
-mod preset;
-pub use preset::Sender;
-
-mod scope;
-pub use scope::{CredentialPart, ScopePart};
-
 mod source;
-pub use source::{Source, Syntax};
+pub use source::{CredentialPart, ScopePart, Sender, Source};
 
 mod template;
 pub use template::{MEMBERS_MAX, Template};
@@ -56,18 +51,19 @@ impl Key {
     /// [`ErrorKind::Invalid`] if the text is empty, too long, or contains anything but visible ASCII.
     pub fn new(text: impl AsRef<str>) -> Result<Self> {
         let text = text.as_ref();
-        let invalid = |message: String| Err(Error::new(ErrorKind::Invalid, message));
         if text.is_empty() {
-            return invalid("the key is empty".into());
+            return Err(invalid("the key is empty"));
         }
         if text.len() > KEY_BYTES_MAX {
             let len = text.len();
-            return invalid(format!(
+            return Err(invalid(format!(
                 "the key has {len} bytes, more than the maximum of {KEY_BYTES_MAX}"
-            ));
+            )));
         }
         match text.bytes().position(|byte| !byte.is_ascii_graphic()) {
-            Some(at) => invalid(format!("byte {at} of the key is not visible ASCII")),
+            Some(at) => Err(invalid(format!(
+                "byte {at} of the key is not visible ASCII"
+            ))),
             None => Ok(Self(text.into())),
         }
     }
@@ -91,6 +87,88 @@ impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Key({} bytes)", self.0.len())
     }
+}
+
+/// How a key header is written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[cfg_attr(feature = "policy-file", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum Syntax {
+    /// `"abc"` and `abc` are the same key.
+    #[default]
+    Both,
+    /// Only the quoted form is accepted.
+    Strict,
+    /// The header's bytes are the key, quotes included.
+    Raw,
+}
+
+impl Syntax {
+    /// Parses the key from the value of one header field; surrounding white space is ignored.
+    ///
+    /// The quoted form is an RFC 9651 string, with `\\"` and `\\\\` as its only escapes and without parameters.
+    ///
+    /// ```
+    /// use refrain::key::Syntax;
+    /// let quoted = Syntax::Both.read(br#""order-7""#)?;
+    /// assert_eq!(quoted, Syntax::Both.read(b"order-7")?);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] if the value does not match the syntax, or is not a valid [`Key`].
+    pub fn read(self, value: &[u8]) -> Result<Key> {
+        let text = std::str::from_utf8(trimmed(value))
+            .map_err(|_| invalid("the key contains bytes that are not visible ASCII"))?;
+        match (self, text.strip_prefix('"')) {
+            (Self::Raw, _) | (Self::Both, None) => Key::new(text),
+            (Self::Both | Self::Strict, Some(rest)) => Key::new(unquoted(rest)?),
+            (Self::Strict, None) => Err(invalid(
+                "the key is not quoted; write it as \"KEY\", with the quotes",
+            )),
+        }
+    }
+}
+
+/// Removes the white space around a header value.
+fn trimmed(mut value: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = value {
+        value = rest;
+    }
+    value
+}
+
+/// Parses a quoted string, given without its opening quote.
+fn unquoted(rest: &str) -> Result<Cow<'_, str>> {
+    let end = rest
+        .find(['"', '\\'])
+        .ok_or_else(|| invalid("the key has no closing quote"))?;
+    match &rest[end..] {
+        "\"" => Ok(Cow::Borrowed(&rest[..end])),
+        tail if tail.starts_with('"') => Err(trailing()),
+        _ => unescaped(rest).map(Cow::Owned),
+    }
+}
+
+fn unescaped(rest: &str) -> Result<String> {
+    let mut text = String::with_capacity(rest.len());
+    let mut chars = rest.chars();
+    while let Some(char) = chars.next() {
+        match char {
+            '"' if chars.as_str().is_empty() => return Ok(text),
+            '"' => return Err(trailing()),
+            '\\' => match chars.next() {
+                Some(escaped @ ('"' | '\\')) => text.push(escaped),
+                _ => return Err(invalid("in a quoted key, only \" and \\ may follow \\")),
+            },
+            _ => text.push(char),
+        }
+    }
+    Err(invalid("the key has no closing quote"))
+}
+
+fn trailing() -> Error {
+    invalid("text follows the key's closing quote; send one key, without parameters")
 }
 
 /// The namespace in which a key is unique: tenant, credential, consumer, route.
@@ -311,12 +389,7 @@ impl std::str::FromStr for RecordId {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let bad = || {
-            Error::new(
-                ErrorKind::Invalid,
-                "invalid record id; it has 32 hexadecimal digits",
-            )
-        };
+        let bad = || invalid("invalid record id; it has 32 hexadecimal digits");
         if text.len() != 32 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Err(bad());
         }
@@ -330,9 +403,10 @@ pub(crate) fn header_name(name: &str) -> Result<String> {
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     match !name.is_empty() && name.bytes().all(is_token) {
         true => Ok(name.to_ascii_lowercase()),
-        false => Err(Error::new(
-            ErrorKind::Invalid,
-            format!("invalid header name `{name}`"),
-        )),
+        false => Err(invalid(format!("invalid header name `{name}`"))),
     }
+}
+
+fn invalid(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Invalid, message)
 }

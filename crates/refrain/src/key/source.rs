@@ -1,8 +1,8 @@
-//! Sources of keys, as a policy writes them.
+//! Where a policy takes keys, scopes and credentials from, as it writes them; and the webhook senders that it knows by name.
 
-use std::{borrow::Cow, fmt, str::FromStr};
+use std::{fmt, str::FromStr, time::Duration};
 
-use super::{Key, Sender, pointer::Pointer, template::Template};
+use super::{Pointer, Template, header_name};
 use crate::{Error, ErrorKind, Result};
 
 /// Where the key of a request comes from.
@@ -22,99 +22,13 @@ pub enum Source {
     Natural(Template),
 }
 
-/// How a key header is written.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
-#[cfg_attr(feature = "policy-file", derive(schemars::JsonSchema))]
-#[serde(rename_all = "kebab-case")]
-pub enum Syntax {
-    /// `"abc"` and `abc` are the same key.
-    #[default]
-    Both,
-    /// Only the quoted form is accepted.
-    Strict,
-    /// The header's bytes are the key, quotes included.
-    Raw,
-}
-
-impl Syntax {
-    /// Parses the key from the value of one header field; surrounding white space is ignored.
-    ///
-    /// The quoted form is an RFC 9651 string, with `\\"` and `\\\\` as its only escapes and without parameters.
-    ///
-    /// ```
-    /// use refrain::key::Syntax;
-    /// let quoted = Syntax::Both.read(br#""order-7""#)?;
-    /// assert_eq!(quoted, Syntax::Both.read(b"order-7")?);
-    /// # Ok::<(), refrain::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`ErrorKind::Invalid`] if the value does not match the syntax, or is not a valid [`Key`].
-    pub fn read(self, value: &[u8]) -> Result<Key> {
-        let text = std::str::from_utf8(trimmed(value))
-            .map_err(|_| invalid("the key contains bytes that are not visible ASCII"))?;
-        match (self, text.strip_prefix('"')) {
-            (Self::Raw, _) | (Self::Both, None) => Key::new(text),
-            (Self::Both | Self::Strict, Some(rest)) => Key::new(unquoted(rest)?),
-            (Self::Strict, None) => Err(invalid(
-                "the key is not quoted; write it as \"KEY\", with the quotes",
-            )),
-        }
-    }
-}
-
-/// Removes the white space around a header value.
-fn trimmed(mut value: &[u8]) -> &[u8] {
-    while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = value {
-        value = rest;
-    }
-    value
-}
-
-/// Parses a quoted string, given without its opening quote.
-fn unquoted(rest: &str) -> Result<Cow<'_, str>> {
-    let end = rest
-        .find(['"', '\\'])
-        .ok_or_else(|| invalid("the key has no closing quote"))?;
-    match &rest[end..] {
-        "\"" => Ok(Cow::Borrowed(&rest[..end])),
-        tail if tail.starts_with('"') => Err(trailing()),
-        _ => unescaped(rest).map(Cow::Owned),
-    }
-}
-
-fn unescaped(rest: &str) -> Result<String> {
-    let mut text = String::with_capacity(rest.len());
-    let mut chars = rest.chars();
-    while let Some(char) = chars.next() {
-        match char {
-            '"' if chars.as_str().is_empty() => return Ok(text),
-            '"' => return Err(trailing()),
-            '\\' => match chars.next() {
-                Some(escaped @ ('"' | '\\')) => text.push(escaped),
-                _ => return Err(invalid("in a quoted key, only \" and \\ may follow \\")),
-            },
-            _ => text.push(char),
-        }
-    }
-    Err(invalid("the key has no closing quote"))
-}
-
-fn trailing() -> Error {
-    invalid("text follows the key's closing quote; send one key, without parameters")
-}
-
-fn invalid(message: &str) -> Error {
-    Error::new(ErrorKind::Invalid, message)
-}
-
 impl FromStr for Source {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
         match text.split_once(':') {
             None if text == "derive" => Ok(Self::Derive),
-            Some(("header", name)) => super::header_name(name).map(Self::Header),
+            Some(("header", name)) => header_name(name).map(Self::Header),
             Some(("body", pointer)) => pointer.parse().map(Self::Body),
             Some(("natural", template)) => template.parse().map(Self::Natural),
             Some(("preset", name)) => name.parse().map(Sender::source),
@@ -136,5 +50,184 @@ impl fmt::Display for Source {
             Self::Derive => f.write_str("derive"),
             Self::Natural(template) => write!(f, "natural:{template}"),
         }
+    }
+}
+
+/// One part of a scope.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ScopePart {
+    /// `credential`: the caller, as named by the credential.
+    Credential,
+    /// `header:NAME`: the value of a header. The name is in lower case.
+    Header(String),
+    /// `jwt:CLAIM`: a verified claim of a bearer token.
+    Jwt(String),
+    /// `path:NAME`: a named segment of the matched path.
+    Path(String),
+    /// `route`: the operation itself.
+    Route,
+    /// `none`: all callers share one namespace.
+    None,
+}
+
+/// One part of the credential, which tells callers apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CredentialPart {
+    /// `header:NAME`: the value of a header. The name is in lower case.
+    Header(String),
+    /// `cookie:NAME`: the value of one cookie.
+    Cookie(String),
+}
+
+impl FromStr for ScopePart {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text.split_once(':') {
+            None if text == "credential" => Ok(Self::Credential),
+            None if text == "route" => Ok(Self::Route),
+            None if text == "none" => Ok(Self::None),
+            Some(("header", name)) => header_name(name).map(Self::Header),
+            Some(("jwt", claim)) if !claim.is_empty() => Ok(Self::Jwt(claim.into())),
+            Some(("path", name)) if !name.is_empty() => Ok(Self::Path(name.into())),
+            _ => Err(Error::new(
+                ErrorKind::Invalid,
+                format!(
+                    "invalid scope `{text}`; write credential, header:NAME, jwt:CLAIM, path:NAME, route or none"
+                ),
+            )),
+        }
+    }
+}
+
+impl fmt::Display for ScopePart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Credential => f.write_str("credential"),
+            Self::Header(name) => write!(f, "header:{name}"),
+            Self::Jwt(claim) => write!(f, "jwt:{claim}"),
+            Self::Path(name) => write!(f, "path:{name}"),
+            Self::Route => f.write_str("route"),
+            Self::None => f.write_str("none"),
+        }
+    }
+}
+
+impl FromStr for CredentialPart {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text.split_once(':') {
+            Some(("header", name)) => header_name(name).map(Self::Header),
+            Some(("cookie", name)) if !name.is_empty() => Ok(Self::Cookie(name.into())),
+            _ => Err(Error::new(
+                ErrorKind::Invalid,
+                format!("invalid credential part `{text}`; write header:NAME or cookie:NAME"),
+            )),
+        }
+    }
+}
+
+impl fmt::Display for CredentialPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Header(name) => write!(f, "header:{name}"),
+            Self::Cookie(name) => write!(f, "cookie:{name}"),
+        }
+    }
+}
+
+/// A sender of webhooks that is known by name, written `preset:NAME` where a policy takes keys from it.
+///
+/// ```
+/// use refrain::key::{Sender, Source};
+/// assert_eq!("preset:github".parse::<Source>()?, Sender::Github.source());
+/// # Ok::<(), refrain::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Deserialize, serde::Serialize)]
+#[cfg_attr(feature = "policy-file", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum Sender {
+    /// Stripe: the event id is in the body.
+    Stripe,
+    /// GitHub: a delivery and its redeliveries have the same id.
+    Github,
+    /// Shopify: the id names an event; each topic and shop reports it separately.
+    Shopify,
+    /// Svix, with headers of its own.
+    Svix,
+    /// Standard Webhooks, the specification that many senders follow.
+    StandardWebhooks,
+}
+
+impl Sender {
+    /// All senders.
+    pub const ALL: [Self; 5] = [
+        Self::Stripe,
+        Self::Github,
+        Self::Shopify,
+        Self::Svix,
+        Self::StandardWebhooks,
+    ];
+
+    /// The sender's name, as a policy writes it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Stripe => "stripe",
+            Self::Github => "github",
+            Self::Shopify => "shopify",
+            Self::Svix => "svix",
+            Self::StandardWebhooks => "standard-webhooks",
+        }
+    }
+
+    /// The source of the key: the value that stays the same when the sender retries.
+    #[must_use]
+    pub fn source(self) -> Source {
+        let header = |name: &str| Source::Header(name.into());
+        match self {
+            Self::Stripe => Source::Body(Pointer::member("id")),
+            Self::Github => header("x-github-delivery"),
+            Self::Shopify => header("x-shopify-event-id"),
+            Self::Svix => header("svix-id"),
+            Self::StandardWebhooks => header("webhook-id"),
+        }
+    }
+
+    /// How long after the first attempt the sender may send the event again.
+    ///
+    /// For a sender that never retries automatically, how long a person can request a redelivery.
+    #[must_use]
+    pub fn horizon(self) -> Duration {
+        const HOUR: Duration = Duration::from_secs(3_600);
+        match self {
+            // GitHub never retries automatically; a person can request a redelivery for three days.
+            Self::Stripe | Self::Github => HOUR * 72,
+            Self::Shopify => HOUR * 4,
+            // The eighth and last attempt comes 27 hours and 35 minutes after the first.
+            Self::Svix => HOUR * 28,
+            // The retry schedule that the specification recommends ends after 75 hours and 35 minutes.
+            Self::StandardWebhooks => HOUR * 76,
+        }
+    }
+}
+
+impl fmt::Display for Sender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Sender {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let mut all = Self::ALL.into_iter();
+        all.find(|sender| sender.name() == text).ok_or_else(|| {
+            let names = Self::ALL.map(Self::name).join(", ");
+            let message = format!("unknown preset `{text}`; write one of {names}");
+            Error::new(ErrorKind::Invalid, message)
+        })
     }
 }
