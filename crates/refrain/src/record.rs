@@ -455,6 +455,25 @@ impl<O> Record<O> {
     }
 }
 
+impl Settlement {
+    /// Writes the identity of the record into the outcome of the settlement.
+    #[must_use]
+    pub fn sealed(self, id: RecordId) -> Self {
+        match self {
+            Self::Complete {
+                outcome,
+                retention,
+                remember,
+            } => Self::Complete {
+                outcome: outcome.sealed(id),
+                retention,
+                remember,
+            },
+            other => other,
+        }
+    }
+}
+
 impl<G, O> Verdict<G, O> {
     /// Converts the grant and the outcome of the verdict.
     pub(crate) fn convert<H, P>(

@@ -6,29 +6,20 @@
 use std::{fmt::Debug, sync::Arc, time::Duration};
 
 use crate::{
-    ErrorKind, Result,
+    ErrorKind, Outcome, Result,
     clock::Timestamp,
     key::{RecordId, Secret},
-    record::{Claim, Erased, Fence, Record, Settled, Settlement, State, Verdict},
+    record::{Claim, Command, Erased, Fence, Record, Settled, Settlement, State, Verdict, step},
 };
 
 mod any;
-pub use any::AnyStore;
-
-mod census;
-pub use census::Census;
+pub use any::{AnyStore, Meter, Op, StoreFuture};
 
 pub mod embedded;
 pub use embedded::Embedded;
 
-mod future;
-pub use future::StoreFuture;
-
 mod memory;
 pub use memory::Memory;
-
-mod meter;
-pub use meter::{Meter, Op};
 
 mod table;
 pub(crate) use table::Table;
@@ -250,6 +241,45 @@ impl<O> State<O> {
     }
 }
 
+/// The number of records in each state, as far as a store knows without reading outcomes.
+///
+/// The counts of in-flight and indeterminate records are exact, lapsed leases included.
+/// A store that does not index the times at which records expire counts an expired record in its stored state,
+/// completed or tombstone, until it is swept.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Census {
+    /// Claimed; the outcome is not known yet.
+    pub in_flight: u64,
+    /// The operation ended, and its outcome is stored.
+    pub completed: u64,
+    /// The outcome is unknown: the operation may or may not have taken effect.
+    pub indeterminate: u64,
+    /// Past retention: the key is refused.
+    pub tombstones: u64,
+    /// Damaged; their state is unknown.
+    pub unreadable: u64,
+}
+
+impl Census {
+    /// Counts one record in this state.
+    pub fn count(&mut self, name: StateName) {
+        *match name {
+            StateName::InFlight => &mut self.in_flight,
+            StateName::Completed => &mut self.completed,
+            StateName::Indeterminate => &mut self.indeterminate,
+            StateName::Tombstone => &mut self.tombstones,
+        } += 1;
+    }
+
+    /// Counts a record in the state that it has at the time `now`.
+    pub fn count_at(&mut self, record: &Record<Outcome>, now: Timestamp) {
+        let aged = step(Some(record.clone()), Command::Age, now).record;
+        if let Some(record) = aged {
+            self.count(record.state.name());
+        }
+    }
+}
+
 /// The durability guarantees of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Guarantees {
@@ -261,25 +291,6 @@ pub struct Guarantees {
     pub lossy_failover: bool,
     /// Other processes may use the same records at the same time.
     pub shared: bool,
-}
-
-impl Settlement {
-    /// Writes the identity of the record into the outcome of the settlement.
-    #[must_use]
-    pub fn sealed(self, id: RecordId) -> Self {
-        match self {
-            Self::Complete {
-                outcome,
-                retention,
-                remember,
-            } => Self::Complete {
-                outcome: outcome.sealed(id),
-                retention,
-                remember,
-            },
-            other => other,
-        }
-    }
 }
 
 /// Lists one page of a table. It reads record by record, so that no lock is held for the whole page.

@@ -1,11 +1,21 @@
-//! A type-erased store, at the cost of one boxed future per call, unless the store starts claims and settlements
-//! without a box.
+//! A type-erased store, its replies and their latency: one boxed future per call, unless the store starts claims and
+//! settlements without a box.
 
-use std::{any::Any, fmt, path::Path, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    any::Any,
+    fmt::{self, Debug},
+    path::Path,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use tokio::time::Instant;
 
 use super::{
-    Census, Embedded, FACT, Guarantees, Memory, Meter, Op, Page, Query, Reading, Store,
-    StoreFuture, Watch, embedded,
+    Census, Embedded, FACT, Guarantees, Memory, Page, Query, Reading, Store, Watch,
+    embedded::{self, QueuedReply},
 };
 use crate::{
     Error, ErrorKind, Result,
@@ -62,31 +72,8 @@ impl AnyStore {
     }
 
     /// Reports the latency of a call to the meter, if there is one.
-    fn metered<'a, T: Send + 'a>(
-        &'a self,
-        op: Op,
-        answer: BoxedStoreFuture<'a, T>,
-    ) -> BoxedStoreFuture<'a, T> {
-        self.metered_if(op, answer, |_| true)
-    }
-
-    /// Like [`metered`](Self::metered), for responses that may contain errors.
-    fn metered_if<'a, T: Send + 'a>(
-        &'a self,
-        op: Op,
-        answer: BoxedStoreFuture<'a, T>,
-        is_ok: fn(&T) -> bool,
-    ) -> BoxedStoreFuture<'a, T> {
-        let Some(meter) = &self.meter else {
-            return answer;
-        };
-        Box::pin(async move {
-            let asked = tokio::time::Instant::now();
-            let answer = answer.await;
-            let is_ok = answer.as_ref().is_ok_and(is_ok);
-            meter.answered(op, is_ok, asked.elapsed());
-            answer
-        })
+    fn metered<'a, T>(&'a self, op: Op, reply: BoxedStoreFuture<'a, T>) -> StoreFuture<'a, T> {
+        StoreFuture::of(ReplySource::Boxed(reply)).metered(op, self.meter.as_ref())
     }
 
     /// Asks for one claim. The reply borrows neither the store nor the claim.
@@ -140,6 +127,133 @@ impl fmt::Debug for AnyStore {
 }
 
 type BoxedStoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
+
+/// The reply of a store. Ready at the first poll if the store knew it at once.
+///
+/// # Cancellation
+/// Dropped, the claim or settlement may still happen, as if its reply were lost.
+pub struct StoreFuture<'a, T> {
+    reply: ReplySource<'a, T>,
+    /// Reports how long the reply took, and which operation it was.
+    meter: Option<(Arc<dyn Meter>, Op, Instant)>,
+}
+
+enum ReplySource<'a, T> {
+    /// Known at once; `None` once returned.
+    Ready(Option<Result<T>>),
+    /// From the writer of the embedded store.
+    Queued(QueuedReply<T>),
+    /// From any other store.
+    Boxed(BoxedStoreFuture<'a, T>),
+}
+
+impl<'a, T> StoreFuture<'a, T> {
+    /// A reply that is known.
+    pub fn ready(reply: Result<T>) -> Self {
+        Self::of(ReplySource::Ready(Some(reply)))
+    }
+
+    /// A reply that comes later.
+    pub fn boxed(future: impl Future<Output = Result<T>> + Send + 'a) -> Self {
+        Self::of(ReplySource::Boxed(Box::pin(future)))
+    }
+
+    /// A reply of the embedded store's writer.
+    pub(super) fn queued(reply: QueuedReply<T>) -> Self {
+        Self::of(ReplySource::Queued(reply))
+    }
+
+    fn of(reply: ReplySource<'a, T>) -> Self {
+        Self { reply, meter: None }
+    }
+
+    /// Reports the time from now until the reply.
+    fn metered(mut self, op: Op, meter: Option<&Arc<dyn Meter>>) -> Self {
+        self.meter = meter.map(|meter| (meter.clone(), op, Instant::now()));
+        self
+    }
+}
+
+impl<T: Unpin> Future for StoreFuture<'_, T> {
+    type Output = Result<T>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
+        let reply = ready!(match &mut self.reply {
+            ReplySource::Ready(reply) => reply.take().map_or(Poll::Pending, Poll::Ready),
+            ReplySource::Queued(reply) => Pin::new(reply).poll(context),
+            ReplySource::Boxed(reply) => reply.as_mut().poll(context),
+        });
+        if let Some((meter, op, asked)) = &self.meter {
+            meter.answered(*op, reply.is_ok(), asked.elapsed());
+        }
+        Poll::Ready(reply)
+    }
+}
+
+impl<T> Debug for StoreFuture<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("StoreFuture")
+    }
+}
+
+/// The operations of a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Op {
+    /// One claim or a batch of claims.
+    Claim,
+    /// Settle a claim.
+    Settle,
+    /// Renew a lease.
+    Renew,
+    /// Read one record.
+    Read,
+    /// List a page of records.
+    List,
+    /// Erase a record.
+    Erase,
+    /// Count records by state.
+    Census,
+    /// Sweep expired records.
+    Sweep,
+}
+
+impl Op {
+    /// All operations, in the order of their numbers.
+    pub const ALL: [Self; 8] = [
+        Self::Claim,
+        Self::Settle,
+        Self::Renew,
+        Self::Read,
+        Self::List,
+        Self::Erase,
+        Self::Census,
+        Self::Sweep,
+    ];
+
+    /// The name of the operation in metrics.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Claim => "claim",
+            Self::Settle => "settle",
+            Self::Renew => "renew",
+            Self::Read => "read",
+            Self::List => "list",
+            Self::Erase => "erase",
+            Self::Census => "census",
+            Self::Sweep => "sweep",
+        }
+    }
+}
+
+/// Observes every call to a store. Set with [`AnyStore::with_meter`](AnyStore::with_meter).
+///
+/// Called while a request is being served: it must be fast, and must not block.
+pub trait Meter: Debug + Send + Sync + 'static {
+    /// Called after each operation with its duration; `is_ok` is whether it succeeded.
+    fn answered(&self, op: Op, is_ok: bool, took: Duration);
+}
 
 async fn claim_alone(store: Arc<dyn StoreObject>, claim: Claim) -> Result<Verdict> {
     let mut verdicts = store.claim(std::slice::from_ref(&claim)).await?;
@@ -220,9 +334,14 @@ impl<S: Store> StoreObject for S {
 /// Returns the boxed futures directly: another async layer would only copy the arguments.
 impl Store for AnyStore {
     async fn claim(&self, claims: &[Claim]) -> Result<Vec<Result<Verdict>>> {
-        let all_ok = |verdicts: &Vec<Result<Verdict>>| verdicts.iter().all(Result::is_ok);
-        let answer = self.store.claim(claims);
-        self.metered_if(Op::Claim, answer, all_ok).await
+        let asked = Instant::now();
+        let reply = self.store.claim(claims).await;
+        if let Some(meter) = &self.meter {
+            let all_ok = |verdicts: &Vec<Result<Verdict>>| verdicts.iter().all(Result::is_ok);
+            let is_ok = reply.as_ref().is_ok_and(all_ok);
+            meter.answered(Op::Claim, is_ok, asked.elapsed());
+        }
+        reply
     }
 
     fn settle(
