@@ -15,8 +15,6 @@ pub mod disk;
 pub(crate) mod failure;
 pub(crate) mod folder;
 pub(crate) mod frame;
-pub(crate) mod lock;
-pub(crate) mod replace;
 
 #[cfg(test)]
 mod tests;

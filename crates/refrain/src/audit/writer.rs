@@ -28,8 +28,7 @@ use crate::{
     log::{
         commit::{Appender, Queue, Rest, lock},
         failure::{Failure, denial_fix, is_temporary_error},
-        folder,
-        lock::FileLock,
+        folder::{self, FileLock},
     },
 };
 

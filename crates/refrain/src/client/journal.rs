@@ -38,7 +38,7 @@ use crate::{
     log::{
         commit,
         disk::{Disk, RealDisk},
-        lock::FileLock,
+        folder::FileLock,
     },
 };
 

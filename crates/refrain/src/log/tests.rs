@@ -13,7 +13,7 @@ use super::{
     commit::{Appender, NotQueued, Queue, Rest, lock, spawn},
     disk::{DiskFile, RealDisk},
     failure::{Failure, is_temporary_error},
-    replace::{replace, replace_with},
+    folder::{replace, replace_with},
 };
 
 const EIO: i32 = 5;

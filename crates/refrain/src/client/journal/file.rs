@@ -21,8 +21,8 @@ use crate::{
         commit::{Appender, Rest},
         disk::{Disk, DiskFile},
         failure::{Failure, denial_fix},
+        folder::replace_with,
         frame::{Found, FramePosition, Scanner},
-        replace::replace_with,
     },
     varint::Reader,
 };

@@ -20,7 +20,7 @@ use crate::{
     log::{
         commit::Queue,
         failure::{Failure, describe_obstacle},
-        lock::FileLock,
+        folder::FileLock,
     },
 };
 

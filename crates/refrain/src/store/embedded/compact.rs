@@ -12,7 +12,6 @@ use std::{
 use super::{
     EmbeddedState, Error, ErrorKind, Result, Slot,
     frame::Builder,
-    image::{self, ImageKind},
     lock,
     manifest::Extent,
     recover::{self, Sealed},
@@ -328,9 +327,7 @@ impl<'a> Archive<'a> {
     }
 
     fn push(&mut self, id: RecordId, old: Location, record: Record) -> Result<()> {
-        let kind = ImageKind::of(Some(&record));
-        self.builder
-            .push(id, kind, |out| image::encode(out, id, Some(&record)));
+        self.builder.push(id, Some(&record));
         self.open.push((old, record));
         match self.builder.image_bytes() >= FRAME_BYTES {
             true => self

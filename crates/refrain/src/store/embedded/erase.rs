@@ -4,7 +4,7 @@
 //! that it voids. Instead, the manifest lists erased images. An image leaves disk and manifest with its segment.
 
 use super::{
-    Census, EmbeddedState, Error, ErrorKind, Result, Slot, image::ImageKind, lock,
+    Census, EmbeddedState, Error, ErrorKind, Result, Slot, frame::ImageKind, lock,
     segment::Location,
 };
 use crate::{

@@ -11,7 +11,7 @@ use super::folder::unavailable;
 use crate::{
     Error, ErrorKind, Result,
     clock::{ClockMark, Timestamp},
-    log::{disk::Disk, replace::replace},
+    log::{disk::Disk, folder::replace},
 };
 
 const NAME: &str = "manifest";

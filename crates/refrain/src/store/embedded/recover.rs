@@ -8,7 +8,7 @@ use std::{collections::HashMap, fs, io, path::Path, sync::Arc};
 use super::{
     Damage, Slot,
     folder::unavailable,
-    image::{self, ImageKind},
+    frame::{self, ImageKind},
     manifest::{Extent, Manifest},
     scan::{Scan, unreadable},
     segment::{HEADER_LEN, Location, Segment},
@@ -303,7 +303,7 @@ impl Recovered {
             .read_full_at(&mut bytes, row.offset.into())
             .map_err(|error| unreadable(segment, row.offset.into(), error))?;
         bytes.truncate(filled);
-        match image::decode(row.kind, row.id, &bytes.into()).flatten() {
+        match frame::decode(row.kind, row.id, &bytes.into()).flatten() {
             Some(record) => {
                 let slot = Slot::live(record, segment.number);
                 self.table.with(row.id, |entry| entry.put(slot));

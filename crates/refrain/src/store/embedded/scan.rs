@@ -6,8 +6,7 @@ use bytes::Bytes;
 
 use super::{
     folder::unavailable,
-    frame::{FrameEntry, SegmentFrames},
-    image::{self, ImageKind},
+    frame::{self, FrameEntry, ImageKind, SegmentFrames},
     segment::{HEADER_LEN, Segment},
     snapshot::{Noted, Row, Snapshot},
 };
@@ -117,9 +116,9 @@ pub(super) enum Note {
 pub(super) fn note(segment: &Bytes, entry: &FrameEntry) -> Option<Note> {
     let image = segment.slice(entry.offset..entry.offset + entry.len);
     if entry.kind == ImageKind::Sealed {
-        return image::decode_sealed(&image).map(Note::End);
+        return frame::decode_sealed(&image).map(Note::End);
     }
-    let record = image::decode(entry.kind, entry.id, &image)?;
+    let record = frame::decode(entry.kind, entry.id, &image)?;
     Some(Note::Image(entry.noted(record.as_ref(), 0)))
 }
 

@@ -12,7 +12,10 @@ use std::{
 
 use bytes::Bytes;
 
-use super::{folder::unavailable, image::ImageKind};
+use super::{
+    folder::unavailable,
+    frame::{self, ImageKind},
+};
 use crate::{
     Error, ErrorKind, Result,
     key::{RecordId, Secret},
@@ -211,7 +214,7 @@ impl Segment {
             let message = format!("{}: offset {offset} cannot be read", self.path.display());
             Error::new(ErrorKind::Unavailable, message).with_source(error)
         })?);
-        let record = super::image::decode(at.kind(), id, &Bytes::from(bytes));
+        let record = frame::decode(at.kind(), id, &Bytes::from(bytes));
         record.flatten().ok_or_else(|| self.damaged(id, offset))
     }
 

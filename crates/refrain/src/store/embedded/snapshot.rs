@@ -6,13 +6,13 @@
 use std::{collections::HashSet, io, path::PathBuf};
 
 use super::{
-    image::ImageKind,
+    frame::ImageKind,
     segment::{Location, Segment},
 };
 use crate::{
     clock::Timestamp,
     key::RecordId,
-    log::{disk::Disk, replace::replace},
+    log::{disk::Disk, folder::replace},
     varint::{self, Reader},
 };
 

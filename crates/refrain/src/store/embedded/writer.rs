@@ -17,8 +17,7 @@ use tokio::sync::oneshot;
 
 use super::{
     Durability, EmbeddedState, Slot,
-    frame::Builder,
-    image::{self, ImageKind},
+    frame::{Builder, ImageKind},
     maintenance::FullSegment,
     segment::{HEADER_LEN, Location, Segment},
     snapshot::Noted,
@@ -261,9 +260,7 @@ impl Writer {
 
     fn write(&mut self, id: RecordId, record: Option<Record>) {
         let entry = self.builder.len();
-        let kind = ImageKind::of(record.as_ref());
-        self.builder
-            .push(id, kind, |out| image::encode(out, id, record.as_ref()));
+        self.builder.push(id, record.as_ref());
         self.note(id, record, Some(entry), 0);
     }
 
@@ -331,10 +328,7 @@ impl Writer {
             return Err(self.shared.closed());
         };
         if let (0, Some((number, len))) = (active.ordinal, active.previous) {
-            self.builder
-                .push(RecordId::default(), ImageKind::Sealed, |out| {
-                    image::encode_sealed(out, number, len);
-                });
+            self.builder.push_sealed(number, len);
         }
         let (number, start) = (active.segment.number, active.end());
         let place = FramePosition {
