@@ -50,10 +50,10 @@ mod receipts;
 mod tally;
 
 use background::BackgroundRuntime;
-use claiming::ClaimLoop;
+use claiming::{ClaimLoop, claim_of};
 pub use flight::Live;
 pub(crate) use flight::SentMark;
-use flight::{Ended, Flight, Flights, News};
+use flight::{Ended, Flight, Flights};
 pub use guard::{Guard, Running};
 use lost::LostClaims;
 pub use operator::{OperatorAction, REASON_BYTES_MAX, Resolution, Resolved};
@@ -208,13 +208,18 @@ impl Engine {
     /// # Cancellation
     /// May be dropped: a claim that is granted afterwards is released.
     pub async fn claim(&self, intent: &Intent) -> Result<Verdict<Guard>> {
-        self.inner.check_audit(intent)?;
+        if intent.audit.is_some() {
+            self.inner.check_audit()?;
+        }
         self.inner.start_background();
-        self.inner.know_standing(intent).await?;
-        let claims = ClaimLoop::new(self, intent, false, Instant::now());
+        if let Some(witness) = &intent.receipts {
+            self.inner.know_standing(witness).await?;
+        }
+        let claim = claim_of(intent, self.record_id(intent));
+        let claims = ClaimLoop::new(self, intent, false, Instant::now(), claim);
         loop {
             // The response of a released run is not a verdict: claim again, for the rest of `wait`.
-            let reply = claims.request().await?;
+            let reply = claims.request(None).await?;
             self.inner.tally.count_reply(&reply);
             if let ClaimReply::Verdict(verdict) = reply {
                 return Ok(verdict);

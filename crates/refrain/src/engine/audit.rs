@@ -5,7 +5,7 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use super::{Count, Engine, EngineState, Flight, Intent};
+use super::{Count, Engine, EngineState};
 use crate::{
     Result,
     audit::{AuditLog, Entry, Event},
@@ -45,11 +45,8 @@ impl Engine {
 }
 
 impl EngineState {
-    /// Checks that the audit log can be written, if the intent is audited.
-    pub(super) fn check_audit(&self, intent: &Intent) -> Result<()> {
-        if intent.audit.is_none() {
-            return Ok(());
-        }
+    /// Checks, for an audited intent, that the audit log can be written.
+    pub(super) fn check_audit(&self) -> Result<()> {
         let checked = self.audit.get().map_or(Ok(()), AuditLog::check);
         if checked.is_err() {
             self.tally.count(Count::Unaudited);
@@ -114,14 +111,4 @@ pub(super) fn overtaken(id: RecordId, fence: Fence, operation: Option<&Arc<str>>
     let mut entry = Entry::new(Event::Overtaken).of(id, Some(fence));
     entry.operation = operation.cloned();
     entry
-}
-
-impl Flight {
-    /// An entry about this attempt; `None` if it is not audited.
-    pub(super) fn entry(&self, entry: impl FnOnce() -> Entry) -> Option<Entry> {
-        let operation = self.audit.as_ref()?;
-        let mut entry = entry().of(self.id, Some(self.fence));
-        entry.operation = Some(operation.clone());
-        Some(entry)
-    }
 }

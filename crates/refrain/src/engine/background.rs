@@ -10,7 +10,7 @@ use std::{
 
 use tokio::{
     runtime::Handle,
-    task::{JoinHandle, JoinSet},
+    task::{JoinError, JoinHandle, JoinSet},
     time::{Instant, sleep, timeout},
 };
 
@@ -67,7 +67,7 @@ impl EngineState {
     }
 
     /// Starts the renewals that are due. Waits only while `RENEWALS_MAX` are running.
-    async fn renew_due(&self, renewals: &mut JoinSet<Renewed>, last_look: Instant) {
+    async fn renew_due(&self, renewals: &mut JoinSet<Option<Arc<Flight>>>, last_look: Instant) {
         let now = tokio::time::Instant::now();
         let mut after = None;
         while let Some((last, flights)) = self.flights.renewed_after(after) {
@@ -84,8 +84,8 @@ impl EngineState {
         }
     }
 
-    fn handle_renewal(&self, renewed: Option<Result<Renewed, tokio::task::JoinError>>) {
-        let Some(Ok(Renewed::Refused(flight))) = renewed else {
+    fn handle_renewal(&self, renewed: Option<Result<Option<Arc<Flight>>, JoinError>>) {
+        let Some(Ok(Some(flight))) = renewed else {
             return;
         };
         // Once the end is being stored, a rejected renewal means nothing.
@@ -161,25 +161,19 @@ fn is_due(flight: &Flight, last_look: Instant, now: Instant) -> bool {
     quarters(now) > quarters(last_look)
 }
 
-enum Renewed {
-    /// The lease was renewed, or the result is not known.
-    Stands,
-    /// The fence is no longer current.
-    Refused(Arc<Flight>),
-}
-
-async fn renew(store: AnyStore, flight: Arc<Flight>) -> Renewed {
+/// Renews a lease. Returns the flight if its fence is no longer current.
+async fn renew(store: AnyStore, flight: Arc<Flight>) -> Option<Arc<Flight>> {
     let lease = flight.terms.lease;
     let asked = tokio::time::Instant::now();
     let renewing = store.renew(flight.id, flight.fence, lease);
     // After that the next renewal is due anyway.
     match timeout(lease / RENEWALS_PER_LEASE, renewing).await {
-        Ok(Ok(Settled::Fenced)) => return Renewed::Refused(flight),
+        Ok(Ok(Settled::Fenced)) => return Some(flight),
         Ok(Ok(_)) => flight.renewed(asked),
         Ok(Err(error)) => {
             tracing::warn!(record = %flight.id, %error, "cannot renew a lease");
         }
         Err(_) => tracing::warn!(record = %flight.id, "the renewal of a lease timed out"),
     }
-    Renewed::Stands
+    None
 }

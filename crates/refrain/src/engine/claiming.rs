@@ -9,18 +9,13 @@ use std::{
 
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::{
-    ClaimReply, Count, Ended, Engine, EngineState, Intent, News,
-    lost::SentClaim,
-    probe::{RecordProbe, resolve},
-    receipts,
-};
+use super::{ClaimReply, Count, Engine, EngineState, Intent};
 use crate::{
-    Error, ErrorKind, Result,
+    Error, ErrorKind, Guarantee, Result,
     key::RecordId,
-    receipts::Witness,
-    record::{Claim, Claimant, Doubt, Fence, Reason, State, Verdict},
-    store::{Store, Watch},
+    policy::Terms,
+    record::{Claim, Claimant, Fence, Reason, State, Verdict},
+    store::{Store, StoreFuture, Watch},
 };
 
 /// First pause between claims for a record that another process holds.
@@ -50,11 +45,9 @@ type ClaimResult = (Result<ClaimReply>, Box<Intent>);
     reason = "most requests are in the large variant, which needs no allocation this way"
 )]
 enum ClaimState {
-    /// Rejected before the claim was sent; `None` after the error was returned.
-    Refused(Option<Error>),
     /// The first claim was sent to the store.
     Sent(SentClaim),
-    /// The rare and large cases: waiting for a request in flight, probes, receipts.
+    /// The rare and large cases: waiting for a request in flight, probes, receipts, and claims that are rejected unsent.
     Repeating(Pin<Box<dyn Future<Output = ClaimResult> + Send>>),
 }
 
@@ -67,17 +60,16 @@ impl Engine {
         record: RecordId,
         since: Instant,
     ) -> ClaimFuture {
-        let is_unread = |witness: &Arc<Witness>| witness.is_unread();
-        let (intent, state) = if let Err(error) = self.inner.check_audit(&intent) {
-            (Some(intent), ClaimState::Refused(Some(error)))
-        } else if intent.receipts.as_ref().is_some_and(is_unread) {
-            (
-                None,
-                ClaimState::Repeating(Box::pin(repeat(self.clone(), intent, since, None))),
-            )
-        } else {
-            let state = self.send_first(&intent, record);
-            (Some(intent), state)
+        let (intent, state) = match self.send_first(&intent, record) {
+            Ok(Some(sent)) => (Some(intent), ClaimState::Sent(sent)),
+            Ok(None) => {
+                let repeating = repeat(self.clone(), intent, since, None);
+                (None, ClaimState::Repeating(Box::pin(repeating)))
+            }
+            Err(error) => {
+                let refused = std::future::ready((Err(error), intent));
+                (None, ClaimState::Repeating(Box::pin(refused)))
+            }
         };
         ClaimFuture {
             engine: self.clone(),
@@ -87,16 +79,21 @@ impl Engine {
         }
     }
 
-    fn send_first(&self, intent: &Intent, record: RecordId) -> ClaimState {
-        self.inner.start_background();
-        self.inner.refresh_standing(intent);
-        match self.inner.check_lost() {
-            Ok(()) => {
-                let claim = claim_of(intent, record);
-                ClaimState::Sent(SentClaim::new(&self.inner, claim, intent))
-            }
-            Err(error) => ClaimState::Refused(Some(error)),
+    /// Sends the first claim; `None` if the stored facts about receipts have to be read before.
+    fn send_first(&self, intent: &Intent, record: RecordId) -> Result<Option<SentClaim>> {
+        if intent.audit.is_some() {
+            self.inner.check_audit()?;
         }
+        self.inner.start_background();
+        if let Some(witness) = &intent.receipts {
+            if witness.is_unread() {
+                return Ok(None);
+            }
+            self.inner.refresh_standing(witness);
+        }
+        self.inner.check_lost()?;
+        let claim = claim_of(intent, record);
+        Ok(Some(SentClaim::new(&self.inner, claim, intent)))
     }
 }
 
@@ -111,13 +108,14 @@ async fn repeat(
         let (claim, reply) = match first {
             Some((claim, reply)) => (claim, Some(reply)),
             None => {
-                engine.inner.start_background();
-                engine.inner.know_standing(&intent).await?;
+                if let Some(witness) = &intent.receipts {
+                    engine.inner.know_standing(witness).await?;
+                }
                 (claim_of(&intent, engine.record_id(&intent)), None)
             }
         };
-        let claims = ClaimLoop::with_claim(&engine, &intent, true, since, claim);
-        claims.request_after(reply).await
+        let claims = ClaimLoop::new(&engine, &intent, true, since, claim);
+        claims.request(reply).await
     };
     let reply = replying.await;
     (reply, intent)
@@ -127,7 +125,7 @@ impl ClaimFuture {
     /// Returns the reply if the first verdict is final; otherwise changes to `ClaimState::Repeating`.
     fn decide(&mut self, claim: &Claim, reply: Result<Verdict>) -> Option<ClaimResult> {
         let intent = self.intent.take()?;
-        let claims = ClaimLoop::with_claim(&self.engine, &intent, true, self.since, claim.clone());
+        let claims = ClaimLoop::new(&self.engine, &intent, true, self.since, claim.clone());
         match reply {
             Ok(verdict) if claims.is_final(&verdict) => {
                 let reply = claims.reply(verdict, self.since);
@@ -149,10 +147,6 @@ impl Future for ClaimFuture {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let (reply, intent) = loop {
             match &mut self.state {
-                ClaimState::Refused(error) => match (error.take(), self.intent.take()) {
-                    (Some(error), Some(intent)) => break (Err(error), intent),
-                    _ => return Poll::Pending,
-                },
                 ClaimState::Sent(sent) => {
                     let reply = ready!(Pin::new(&mut *sent).poll(context));
                     let claim = sent.claim.clone();
@@ -171,14 +165,14 @@ impl Future for ClaimFuture {
 }
 
 /// The claim of an intent.
-fn claim_of(intent: &Intent, record: RecordId) -> Claim {
+pub(super) fn claim_of(intent: &Intent, record: RecordId) -> Claim {
     let terms = &intent.terms;
     Claim {
         id: record,
         fingerprint: intent.fingerprint,
         credential: intent.credential,
         claimant: Claimant::random(),
-        guarantee: receipts::effective_guarantee(intent),
+        guarantee: effective_guarantee(intent),
         attempts_max: terms.attempts_max,
         overtakes: None,
         lease: terms.lease,
@@ -186,11 +180,20 @@ fn claim_of(intent: &Intent, record: RecordId) -> Claim {
     }
 }
 
+/// The guarantee in force for a claim: exactly-once needs reliable receipts.
+fn effective_guarantee(intent: &Intent) -> Guarantee {
+    match (intent.terms.guarantee, &intent.receipts) {
+        (Guarantee::ExactlyOnce, Some(witness)) => witness.guarantee(),
+        (Guarantee::ExactlyOnce, None) => Guarantee::AtMostOnce,
+        (other, _) => other,
+    }
+}
+
 /// One caller's claim, which is repeated until there is a final verdict or the time to wait is over.
 pub(super) struct ClaimLoop<'a> {
     engine: &'a Engine,
-    intent: &'a Intent,
-    claim: Claim,
+    pub(super) intent: &'a Intent,
+    pub(super) claim: Claim,
     /// When the request began; `wait` counts from here.
     since: Instant,
     /// Whether the caller can follow a streamed response.
@@ -210,16 +213,6 @@ impl<'a> ClaimLoop<'a> {
         intent: &'a Intent,
         follows: bool,
         since: Instant,
-    ) -> Self {
-        let claim = claim_of(intent, engine.record_id(intent));
-        Self::with_claim(engine, intent, follows, since, claim)
-    }
-
-    fn with_claim(
-        engine: &'a Engine,
-        intent: &'a Intent,
-        follows: bool,
-        since: Instant,
         claim: Claim,
     ) -> Self {
         Self {
@@ -231,18 +224,19 @@ impl<'a> ClaimLoop<'a> {
         }
     }
 
+    /// The same request with another claim.
+    pub(super) fn with_claim(&self, claim: Claim) -> Self {
+        Self { claim, ..*self }
+    }
+
     /// End of the time to wait.
     fn deadline(&self) -> Instant {
         self.since + self.intent.terms.wait.min(WAIT_MAX)
     }
 
     /// Claims until there is a final verdict or the time to wait is over.
-    pub(super) async fn request(&self) -> Result<ClaimReply> {
-        self.request_after(None).await
-    }
-
-    /// As [`request`](Self::request), with the store's reply to a first claim that was already sent.
-    async fn request_after(&self, mut first: Option<Result<Verdict>>) -> Result<ClaimReply> {
+    /// `first` is the store's reply to a claim that was already sent.
+    pub(super) async fn request(&self, mut first: Option<Result<Verdict>>) -> Result<ClaimReply> {
         let mut polling = Polling {
             pause: POLL_FIRST,
             watch: None,
@@ -288,7 +282,7 @@ impl<'a> ClaimLoop<'a> {
                 verdict if self.is_final(&verdict) => return Ok(self.reply(verdict, asked)),
                 _ => {
                     return match self.as_earlier() {
-                        Some(earlier) => Box::pin(earlier.request()).await,
+                        Some(earlier) => Box::pin(earlier.request(None)).await,
                         None => Ok(ClaimReply::Verdict(Verdict::Mismatch)),
                     };
                 }
@@ -321,7 +315,7 @@ impl<'a> ClaimLoop<'a> {
         (is_kept && self.claim.fingerprint != fingerprint).then(|| {
             let mut claim = self.claim.clone();
             claim.fingerprint = fingerprint;
-            Self { claim, ..*self }
+            self.with_claim(claim)
         })
     }
 
@@ -335,7 +329,7 @@ impl<'a> ClaimLoop<'a> {
     }
 
     /// Converts a final verdict; a grant becomes a guard.
-    fn reply(&self, verdict: Verdict, asked: Instant) -> ClaimReply {
+    pub(super) fn reply(&self, verdict: Verdict, asked: Instant) -> ClaimReply {
         let grant = |grant| {
             let Intent { terms, audit, .. } = self.intent;
             let guard = self
@@ -349,11 +343,11 @@ impl<'a> ClaimLoop<'a> {
         ClaimReply::Verdict(verdict.map(grant))
     }
 
-    fn inner(&self) -> &'a Arc<EngineState> {
+    pub(super) fn inner(&self) -> &'a Arc<EngineState> {
         &self.engine.inner
     }
 
-    async fn request_verdict(&self) -> Result<Verdict> {
+    pub(super) async fn request_verdict(&self) -> Result<Verdict> {
         self.inner().check_lost()?;
         let reply = self.send().await;
         self.repeat_if_lost(reply).await
@@ -393,21 +387,14 @@ impl<'a> ClaimLoop<'a> {
             return in_flight;
         }
         let waiting_max = self.intent.terms.waiting_max;
-        let Some(_place) = WaitingPlace::take(self.inner(), self.claim.id, waiting_max) else {
+        let Some(_place) = self.inner().flights.take_place(self.claim.id, waiting_max) else {
             self.inner().tally.count(Count::WaitRefused);
             return in_flight;
         };
         let _waiting = self.inner().tally.waiting();
         if let Some(flight) = flight {
-            return match timeout_at(self.deadline(), flight.wait_for_news(self.follows)).await {
-                Err(_) => in_flight,
-                Ok(News::Live(live)) => Some(ClaimReply::Live(live)),
-                Ok(News::Ended(Ended::Completed(outcome))) => {
-                    Some(ClaimReply::Verdict(Verdict::Replay(outcome)))
-                }
-                Ok(News::Ended(Ended::Released(Some(answer)))) => Some(ClaimReply::Refused(answer)),
-                Ok(News::Ended(Ended::Released(None) | Ended::Unknown)) => None,
-            };
+            let waiting = timeout_at(self.deadline(), flight.wait_for_news(self.follows));
+            return waiting.await.unwrap_or(in_flight);
         }
         // Held by another process, or not yet registered here: poll soon, and no later than the lease lapses.
         let store = &self.inner().store;
@@ -417,59 +404,75 @@ impl<'a> ClaimLoop<'a> {
         let _ = timeout_at(self.deadline(), napping).await;
         None
     }
+}
 
-    /// Looks for the receipt of an indeterminate attempt; if there is none, tries to start another attempt,
-    /// and otherwise runs the probe. Returns `None` if the record was settled or has changed: claim again.
-    async fn resolve(&self, doubt: Doubt) -> Result<Option<ClaimReply>> {
-        let Some(witness) = &self.intent.receipts else {
-            return Ok(self.probe(doubt).await);
-        };
-        let place = (self.claim.id, doubt);
-        let looking = self.inner().end_by_receipt(witness, place, self.intent);
-        if looking.await? {
-            return Ok(None);
+impl EngineState {
+    /// Checks that another claim may be sent: each claim may get lost, and all lost claims are kept.
+    fn check_lost(&self) -> Result<()> {
+        if self.tally.has_room_for_lost() {
+            return Ok(());
         }
-        let Some(claim) = receipts::replacement_claim(&self.claim, witness, doubt) else {
-            return Ok(self.probe(doubt).await);
-        };
-        let asked = tokio::time::Instant::now();
-        let standing_in = Self { claim, ..*self };
-        match standing_in.request_verdict().await? {
-            // No attempts are left, or the attempt may not be replaced.
-            Verdict::Indeterminate(_) => Ok(self.probe(doubt).await),
-            granted @ Verdict::Granted(_) => Ok(Some(standing_in.reply(granted, asked))),
-            // Another caller was faster.
-            _ => Ok(None),
+        let message = "too many claims have no known result, because replies of the store were lost; \
+                       no more claims are sent until the store responds";
+        Err(Error::new(ErrorKind::Unavailable, message).unapplied())
+    }
+}
+
+/// A claim that was sent to the store, as a future of the reply.
+///
+/// If it is dropped before the reply, it continues in the background, and releases the claim if it is granted.
+struct SentClaim {
+    inner: Arc<EngineState>,
+    claim: Claim,
+    terms: Terms,
+    audit: Option<Arc<str>>,
+    /// `None` after the store has replied.
+    reply: Option<StoreFuture<'static, Verdict>>,
+}
+
+impl SentClaim {
+    fn new(inner: &Arc<EngineState>, claim: Claim, intent: &Intent) -> Self {
+        Self {
+            reply: Some(inner.store.claim_one(&claim)),
+            inner: inner.clone(),
+            claim,
+            terms: intent.terms,
+            audit: intent.audit.clone(),
         }
     }
+}
 
-    /// Runs the probe; `None` if the record was settled or has changed: claim again.
-    async fn probe(&self, doubt: Doubt) -> Option<ClaimReply> {
-        let unknown = Some(ClaimReply::Verdict(Verdict::Indeterminate(doubt)));
-        if self.intent.probe.is_none() {
-            return unknown;
-        }
-        // Until then the old attempt may still act.
-        if !doubt.settle_left.is_zero() {
-            return unknown;
-        }
-        // A second probe at the same time learns nothing more.
-        let engine = Arc::downgrade(self.inner());
-        let Some(probing) = RecordProbe::start(&engine, self.claim.id) else {
-            return unknown;
+impl Future for SentClaim {
+    type Output = Result<Verdict>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(reply) = &mut self.reply else {
+            return Poll::Pending;
         };
-        // In a task of its own: its result is stored also if the caller has gone, and a panic stays in the task.
-        let resolving = resolve(probing, self.intent.clone(), doubt);
-        let Some(resolving) = self.inner().spawn(resolving) else {
-            return unknown;
-        };
-        match resolving.await {
-            Ok(true) => None,
-            Ok(false) => unknown,
-            Err(error) => {
-                tracing::error!(record = %self.claim.id, %error, "the probe panicked");
-                unknown
-            }
+        let polled = Pin::new(reply).poll(context);
+        if polled.is_ready() {
+            self.reply = None;
+        }
+        polled
+    }
+}
+
+impl Drop for SentClaim {
+    fn drop(&mut self) {
+        if let Some(reply) = self.reply.take() {
+            let (inner, claim) = (self.inner.clone(), self.claim.clone());
+            let (terms, audit) = (self.terms, self.audit.take());
+            self.inner.spawn(async move {
+                match reply.await {
+                    Ok(Verdict::Granted(grant)) => {
+                        let now = tokio::time::Instant::now();
+                        // Dropping the guard releases the claim.
+                        drop(inner.grant(&claim, grant, &terms, audit.as_ref(), now));
+                    }
+                    Err(error) if !error.is_unapplied() => inner.track_lost(claim, audit),
+                    Ok(_) | Err(_) => {}
+                }
+            });
         }
     }
 }
@@ -489,25 +492,5 @@ impl Polling {
                 let _ = timeout(nap, watch.settled()).await;
             }
         }
-    }
-}
-
-/// A slot among the duplicates that wait for a record, released on drop.
-struct WaitingPlace<'a> {
-    inner: &'a EngineState,
-    id: RecordId,
-}
-
-impl<'a> WaitingPlace<'a> {
-    /// Returns `None` if all slots are taken.
-    fn take(inner: &'a EngineState, id: RecordId, waiting_max: usize) -> Option<Self> {
-        let is_taken = inner.flights.start_waiting(id, waiting_max);
-        is_taken.then_some(Self { inner, id })
-    }
-}
-
-impl Drop for WaitingPlace<'_> {
-    fn drop(&mut self) {
-        self.inner.flights.end_waiting(self.id);
     }
 }

@@ -12,12 +12,13 @@ use std::{
 
 use tokio::{sync::oneshot, time::Instant};
 
-use super::Intent;
+use super::{ClaimReply, Intent};
 use crate::{
     Fingerprint, Outcome,
+    audit::Entry,
     key::{Credential, RecordId},
     policy::Terms,
-    record::{Claim, Fence, Grant},
+    record::{Claim, Fence, Grant, Verdict},
     store::Table,
 };
 
@@ -56,12 +57,15 @@ pub(super) enum Ended {
     Unknown,
 }
 
-/// Notification to a duplicate that waits for a flight.
-#[derive(Debug)]
-pub(super) enum News {
-    Ended(Ended),
-    /// The flight streams its response from now on.
-    Live(Live),
+impl Ended {
+    /// The reply to a duplicate that waited; `None` if it has to claim again.
+    fn reply(&self) -> Option<ClaimReply> {
+        match self {
+            Self::Completed(outcome) => Some(ClaimReply::Verdict(Verdict::Replay(outcome.clone()))),
+            Self::Released(answer) => answer.clone().map(ClaimReply::Refused),
+            Self::Unknown => None,
+        }
+    }
 }
 
 /// One claim that this engine holds.
@@ -101,7 +105,8 @@ struct FlightEnd {
 
 #[derive(Debug)]
 struct WaitingDuplicate {
-    sender: oneshot::Sender<News>,
+    /// Sends the reply to the duplicate; `None` if it has to claim again.
+    sender: oneshot::Sender<Option<ClaimReply>>,
     /// Whether the duplicate can follow a streamed response.
     follows: bool,
 }
@@ -118,14 +123,15 @@ impl Drop for SentMark {
 
 impl Flight {
     /// Waits for the end, or with `follows` until the flight streams its response.
-    pub(super) async fn wait_for_news(&self, follows: bool) -> News {
+    /// Returns the reply to the duplicate; `None` if it has to claim again.
+    pub(super) async fn wait_for_news(&self, follows: bool) -> Option<ClaimReply> {
         let receiver = {
             let mut end = self.end();
             if let Some(ended) = &end.ended {
-                return News::Ended(ended.clone());
+                return ended.reply();
             }
             if let Some(live) = end.live.as_ref().filter(|_| follows) {
-                return News::Live(live.clone());
+                return Some(ClaimReply::Live(live.clone()));
             }
             // Removes waiters that have given up before the list grows.
             if end.waiting.len() == end.waiting.capacity() {
@@ -135,7 +141,7 @@ impl Flight {
             end.waiting.push(WaitingDuplicate { sender, follows });
             receiver
         };
-        receiver.await.unwrap_or(News::Ended(Ended::Unknown))
+        receiver.await.ok().flatten()
     }
 
     /// The streamed response, if the flight shows one.
@@ -154,7 +160,7 @@ impl Flight {
             end.waiting.extract_if(.., |it| it.follows).collect()
         };
         for waiting in following {
-            let _ = waiting.sender.send(News::Live(live.clone()));
+            let _ = waiting.sender.send(Some(ClaimReply::Live(live.clone())));
         }
     }
 
@@ -166,6 +172,14 @@ impl Flight {
     /// Sets the intent to probe with if the flight ends in doubt.
     pub(super) fn probe_as(&self, intent: &Intent) {
         self.end().probed = Some(Box::new(intent.clone()));
+    }
+
+    /// An entry about this attempt; `None` if it is not audited.
+    pub(super) fn entry(&self, entry: impl FnOnce() -> Entry) -> Option<Entry> {
+        let operation = self.audit.as_ref()?;
+        let mut entry = entry().of(self.id, Some(self.fence));
+        entry.operation = Some(operation.clone());
+        Some(entry)
     }
 
     /// The time until which the attempt may act: `settle_after` from the last successful renewal.
@@ -289,7 +303,7 @@ impl Flights {
         };
         if let Some(ended) = told {
             for waiting in waiting {
-                let _ = waiting.sender.send(News::Ended(ended.clone()));
+                let _ = waiting.sender.send(ended.reply());
             }
         }
         probed
@@ -311,25 +325,17 @@ impl Flights {
         Some((last, flights.collect()))
     }
 
-    /// Counts one more duplicate that waits for this record; returns `false` if `waiting_max` already do.
-    pub(super) fn start_waiting(&self, id: RecordId, waiting_max: usize) -> bool {
-        self.waiting.with(id, |entry| {
+    /// Counts one more duplicate that waits for this record, until the place is dropped; `None` if `waiting_max` already do.
+    pub(super) fn take_place(&self, id: RecordId, waiting_max: usize) -> Option<WaitingPlace<'_>> {
+        let has_room = self.waiting.with(id, |entry| {
             let waiting = entry.get().copied().unwrap_or_default();
             let has_room = waiting < waiting_max;
             if has_room {
                 entry.put(waiting + 1);
             }
             has_room
-        })
-    }
-
-    pub(super) fn end_waiting(&self, id: RecordId) {
-        self.waiting.with(id, |entry| {
-            let left = entry.take().unwrap_or_default().saturating_sub(1);
-            if left > 0 {
-                entry.put(left);
-            }
         });
+        has_room.then_some(WaitingPlace { flights: self, id })
     }
 
     /// Marks a record as being probed; returns whether it was not yet.
@@ -343,5 +349,22 @@ impl Flights {
 
     pub(super) fn end_probe(&self, id: RecordId) {
         self.probed.with(id, |entry| entry.take());
+    }
+}
+
+/// A place among the duplicates that wait for a record, released on drop.
+pub(super) struct WaitingPlace<'a> {
+    flights: &'a Flights,
+    id: RecordId,
+}
+
+impl Drop for WaitingPlace<'_> {
+    fn drop(&mut self) {
+        self.flights.waiting.with(self.id, |entry| {
+            let left = entry.take().unwrap_or_default().saturating_sub(1);
+            if left > 0 {
+                entry.put(left);
+            }
+        });
     }
 }

@@ -8,22 +8,19 @@
 //! read again for as long as that can happen, and before a retry in this process gets *in flight* or *indeterminate*.
 
 use std::{
-    pin::Pin,
     sync::{Arc, Weak},
-    task::{Context, Poll},
     time::Duration,
 };
 
 use tokio::time::{Instant, sleep};
 
-use super::{EngineState, Intent, tally::Gauge};
+use super::{EngineState, tally::Gauge};
 use crate::{
-    Backoff, Error, ErrorKind, Guarantee, Result,
+    Backoff, Guarantee, Result,
     audit::Entry,
     key::RecordId,
-    policy::Terms,
-    record::{Claim, Grant, Reason, Record, Settled, Settlement, State, Verdict},
-    store::{Store, StoreFuture, Table},
+    record::{Claim, Grant, Reason, Record, Settled, Settlement, State},
+    store::{Store, Table},
 };
 
 /// Pause while the store does not answer; short, so that a key is released soon after the store is back.
@@ -46,17 +43,6 @@ struct LostClaim {
     claim: Claim,
     /// The operation's name in the audit log, if it is audited.
     audit: Option<Arc<str>>,
-}
-
-/// State of a lost claim in the store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum LostClaimFate {
-    /// The claim held the record, and was released.
-    Released,
-    /// The record is absent or has just changed: a caller that found it held claims again.
-    Changed,
-    /// The claim does not hold the record, or was left to lapse.
-    Absent,
 }
 
 impl LostClaims {
@@ -85,76 +71,7 @@ impl LostClaims {
     }
 }
 
-/// A claim that was sent to the store, as a future of the reply.
-///
-/// If it is dropped before the reply, it continues in the background, and releases the claim if it is granted.
-pub(super) struct SentClaim {
-    inner: Arc<EngineState>,
-    pub(super) claim: Claim,
-    terms: Terms,
-    audit: Option<Arc<str>>,
-    /// `None` after the store has replied.
-    reply: Option<StoreFuture<'static, Verdict>>,
-}
-
-impl SentClaim {
-    pub(super) fn new(inner: &Arc<EngineState>, claim: Claim, intent: &Intent) -> Self {
-        Self {
-            reply: Some(inner.store.claim_one(&claim)),
-            inner: inner.clone(),
-            claim,
-            terms: intent.terms,
-            audit: intent.audit.clone(),
-        }
-    }
-}
-
-impl Future for SentClaim {
-    type Output = Result<Verdict>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some(reply) = &mut self.reply else {
-            return Poll::Pending;
-        };
-        let polled = Pin::new(reply).poll(context);
-        if polled.is_ready() {
-            self.reply = None;
-        }
-        polled
-    }
-}
-
-impl Drop for SentClaim {
-    fn drop(&mut self) {
-        if let Some(reply) = self.reply.take() {
-            let (inner, claim) = (self.inner.clone(), self.claim.clone());
-            let (terms, audit) = (self.terms, self.audit.take());
-            self.inner.spawn(async move {
-                match reply.await {
-                    Ok(Verdict::Granted(grant)) => {
-                        let now = tokio::time::Instant::now();
-                        // Dropping the guard releases the claim.
-                        drop(inner.grant(&claim, grant, &terms, audit.as_ref(), now));
-                    }
-                    Err(error) if !error.is_unapplied() => inner.track_lost(claim, audit),
-                    Ok(_) | Err(_) => {}
-                }
-            });
-        }
-    }
-}
-
 impl EngineState {
-    /// Checks that another claim may be sent: each claim may get lost, and all lost claims are kept.
-    pub(super) fn check_lost(&self) -> Result<()> {
-        if self.tally.has_room_for_lost() {
-            return Ok(());
-        }
-        let message = "too many claims have no known result, because replies of the store were lost; \
-                       no more claims are sent until the store responds";
-        Err(Error::new(ErrorKind::Unavailable, message).unapplied())
-    }
-
     /// Keeps a lost claim in the background until it is known not to hold its record.
     pub(super) fn track_lost(self: &Arc<Self>, claim: Claim, audit: Option<Arc<str>>) {
         let lost = LostClaim { claim, audit };
@@ -179,21 +96,22 @@ impl EngineState {
     /// When the store does not answer: then no caller may get the verdict that another request holds the record.
     pub(super) async fn release_lost(&self, id: RecordId) -> Result<bool> {
         for lost in self.lost.table.get(id).unwrap_or_default() {
-            if self.fate_of(&lost).await? != LostClaimFate::Absent {
+            if self.release_if_held(&lost).await? {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    /// Reads the state of a lost claim, and releases it if it holds the record.
-    async fn fate_of(&self, lost: &LostClaim) -> Result<LostClaimFate> {
+    /// Releases the record if this claim holds it. Returns whether a caller that found the record held claims again:
+    /// it was released, is absent or has just changed.
+    async fn release_if_held(&self, lost: &LostClaim) -> Result<bool> {
         let id = lost.claim.id;
         let Some(found) = self.store.read(id).await? else {
-            return Ok(LostClaimFate::Changed);
+            return Ok(true);
         };
         let Some(grant) = granted(&found.record, &lost.claim) else {
-            return Ok(LostClaimFate::Absent);
+            return Ok(false);
         };
         let is_takeover = lost.claim.guarantee == Guarantee::AtLeastOnce && grant.attempt > 1;
         let end = match is_takeover {
@@ -206,17 +124,15 @@ impl EngineState {
         let entry = Entry::ending(&end).of(id, Some(grant.fence));
         match self.store.settle(id, grant.fence, end).await? {
             Settled::Applied => {}
-            Settled::Fenced => return Ok(LostClaimFate::Changed),
-            Settled::TooEarly { .. } => return Ok(LostClaimFate::Absent),
+            Settled::Fenced => return Ok(true),
+            Settled::TooEarly { .. } => return Ok(false),
         }
         if let Some(operation) = &lost.audit {
             let operation = Some(operation.clone());
             self.audit_note(Entry { operation, ..entry });
         }
-        Ok(match is_takeover {
-            true => LostClaimFate::Absent,
-            false => LostClaimFate::Released,
-        })
+        // A takeover is left to lapse.
+        Ok(!is_takeover)
     }
 }
 
@@ -275,7 +191,7 @@ impl LostClaimTask {
         let Some(inner) = self.engine.upgrade() else {
             return RecheckResult::Over;
         };
-        match inner.fate_of(&self.lost).await {
+        match inner.release_if_held(&self.lost).await {
             Ok(_) => RecheckResult::Answered,
             Err(error) if error.is_retryable() => RecheckResult::Unanswered,
             // The record cannot be read, and a retry will not change that.

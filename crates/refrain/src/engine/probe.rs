@@ -15,11 +15,11 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::{Count, EngineState, Flight, Intent, tally::Gauge};
+use super::{ClaimLoop, ClaimReply, Count, EngineState, Flight, Intent, tally::Gauge};
 use crate::{
     Backoff, Guarantee, Outcome,
     key::RecordId,
-    record::{Doubt, Fence, Hold, Settled, Settlement, State},
+    record::{Doubt, Fence, Hold, Settled, Settlement, State, Verdict},
     store::Store,
 };
 
@@ -54,6 +54,38 @@ pub enum Finding {
     NeverHappened,
     /// The outcome is still unknown.
     Unknown,
+}
+
+impl ClaimLoop<'_> {
+    /// Runs the probe; `None` if the record was settled or has changed: claim again.
+    pub(super) async fn probe(&self, doubt: Doubt) -> Option<ClaimReply> {
+        let unknown = Some(ClaimReply::Verdict(Verdict::Indeterminate(doubt)));
+        if self.intent.probe.is_none() {
+            return unknown;
+        }
+        // Until then the old attempt may still act.
+        if !doubt.settle_left.is_zero() {
+            return unknown;
+        }
+        // A second probe at the same time learns nothing more.
+        let engine = Arc::downgrade(self.inner());
+        let Some(probing) = RecordProbe::start(&engine, self.claim.id) else {
+            return unknown;
+        };
+        // In a task of its own: its result is stored also if the caller has gone, and a panic stays in the task.
+        let resolving = resolve(probing, self.intent.clone(), doubt);
+        let Some(resolving) = self.inner().spawn(resolving) else {
+            return unknown;
+        };
+        match resolving.await {
+            Ok(true) => None,
+            Ok(false) => unknown,
+            Err(error) => {
+                tracing::error!(record = %self.claim.id, %error, "the probe panicked");
+                unknown
+            }
+        }
+    }
 }
 
 /// Marks a record as being probed, until it is dropped.

@@ -12,7 +12,7 @@ use std::{
 
 use tokio::time::sleep;
 
-use super::{Count, Engine, EngineState, Intent};
+use super::{ClaimLoop, ClaimReply, Count, Engine, EngineState, Intent};
 use crate::{
     Backoff, Error, ErrorKind, Fingerprint, Guarantee, Key, Outcome, Result, Scope,
     key::RecordId,
@@ -28,21 +28,12 @@ const FACT_RETENTION: Duration = Duration::from_hours(24 * 3653);
 /// Lease of the claim of a fact: a process that dies before the completion blocks the fact for this long.
 const FACT_LEASE: Duration = Duration::from_secs(10);
 
-/// The guarantee in force for a claim: exactly-once needs reliable receipts.
-pub(super) fn effective_guarantee(intent: &Intent) -> Guarantee {
-    match (intent.terms.guarantee, &intent.receipts) {
-        (Guarantee::ExactlyOnce, Some(witness)) => witness.guarantee(),
-        (Guarantee::ExactlyOnce, None) => Guarantee::AtMostOnce,
-        (other, _) => other,
-    }
-}
-
 /// The claim of another attempt that replaces an attempt without a receipt, if that is safe.
 ///
 /// If receipts are proven, the other attempt may run at once: should the old one commit late, one of the two collides.
 /// If none was ever seen, the old attempt has to be over, and is then released instead.
 /// If successes had no receipt, a missing receipt says nothing.
-pub(super) fn replacement_claim(claim: &Claim, witness: &Witness, doubt: Doubt) -> Option<Claim> {
+fn replacement_claim(claim: &Claim, witness: &Witness, doubt: Doubt) -> Option<Claim> {
     (witness.standing() == Standing::Proven).then(|| Claim {
         overtakes: Some(doubt.fence),
         guarantee: witness.guarantee(),
@@ -100,6 +91,33 @@ impl EngineState {
             }
             _ => false,
         }))
+    }
+}
+
+impl ClaimLoop<'_> {
+    /// Looks for the receipt of an indeterminate attempt; if there is none, tries to start another attempt,
+    /// and otherwise runs the probe. Returns `None` if the record was settled or has changed: claim again.
+    pub(super) async fn resolve(&self, doubt: Doubt) -> Result<Option<ClaimReply>> {
+        let Some(witness) = &self.intent.receipts else {
+            return Ok(self.probe(doubt).await);
+        };
+        let place = (self.claim.id, doubt);
+        let looking = self.inner().end_by_receipt(witness, place, self.intent);
+        if looking.await? {
+            return Ok(None);
+        }
+        let Some(claim) = replacement_claim(&self.claim, witness, doubt) else {
+            return Ok(self.probe(doubt).await);
+        };
+        let asked = tokio::time::Instant::now();
+        let standing_in = self.with_claim(claim);
+        match standing_in.request_verdict().await? {
+            // No attempts are left, or the attempt may not be replaced.
+            Verdict::Indeterminate(_) => Ok(self.probe(doubt).await),
+            granted @ Verdict::Granted(_) => Ok(Some(standing_in.reply(granted, asked))),
+            // Another caller was faster.
+            _ => Ok(None),
+        }
     }
 }
 
@@ -205,21 +223,16 @@ impl Engine {
 
 impl EngineState {
     /// Reads the stored facts before the first claim. Later they are refreshed in the background.
-    pub(super) async fn know_standing(self: &Arc<Self>, intent: &Intent) -> Result<()> {
-        match &intent.receipts {
-            Some(witness) if witness.is_unread() => Box::pin(self.sync_standing(witness)).await,
-            _ => {
-                self.refresh_standing(intent);
-                Ok(())
-            }
+    pub(super) async fn know_standing(self: &Arc<Self>, witness: &Arc<Witness>) -> Result<()> {
+        if witness.is_unread() {
+            return Box::pin(self.sync_standing(witness)).await;
         }
+        self.refresh_standing(witness);
+        Ok(())
     }
 
     /// Refreshes the facts in the background, if they are due.
-    pub(super) fn refresh_standing(self: &Arc<Self>, intent: &Intent) {
-        let Some(witness) = &intent.receipts else {
-            return;
-        };
+    pub(super) fn refresh_standing(self: &Arc<Self>, witness: &Arc<Witness>) {
         if witness.is_due(tokio::time::Instant::now()) {
             let (inner, witness) = (self.clone(), witness.clone());
             self.spawn(async move { inner.keep_standing(&witness).await });
