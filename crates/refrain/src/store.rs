@@ -6,10 +6,13 @@
 use std::{fmt::Debug, sync::Arc, time::Duration};
 
 use crate::{
-    ErrorKind, Outcome, Result,
+    Error, ErrorKind, Outcome, Result,
     clock::Timestamp,
     key::{RecordId, Secret},
-    record::{Claim, Command, Erased, Fence, Record, Settled, Settlement, State, Verdict, step},
+    record::{
+        Claim, Command, Erased, Fence, Grant, Record, Reply, Settled, Settlement, State, Verdict,
+        step,
+    },
 };
 
 mod any;
@@ -278,6 +281,37 @@ impl Census {
             self.count(record.state.name());
         }
     }
+}
+
+/// A store knows which command it sent: any other reply is an internal error.
+impl<O> Reply<O> {
+    fn into_verdict(self) -> Result<Verdict<Grant, O>> {
+        match self {
+            Self::Verdict(verdict) => Ok(verdict),
+            Self::Settled(_) | Self::Erased(_) | Self::Aged => Err(unexpected_reply()),
+        }
+    }
+
+    fn into_settled(self) -> Result<Settled> {
+        match self {
+            Self::Settled(settled) => Ok(settled),
+            Self::Verdict(_) | Self::Erased(_) | Self::Aged => Err(unexpected_reply()),
+        }
+    }
+
+    fn into_erased(self) -> Result<Erased> {
+        match self {
+            Self::Erased(erased) => Ok(erased),
+            Self::Verdict(_) | Self::Settled(_) | Self::Aged => Err(unexpected_reply()),
+        }
+    }
+}
+
+fn unexpected_reply() -> Error {
+    Error::new(
+        ErrorKind::Corrupt,
+        "internal error: a command received the reply of another command",
+    )
 }
 
 /// The durability guarantees of a store.

@@ -266,14 +266,10 @@ impl Embedded {
     fn decide(&self, claim: &Claim, record: Option<Record>) -> StoreFuture<'static, Verdict> {
         match record.and_then(|record| self.verdict_without_change(claim, record)) {
             Some(verdict) => StoreFuture::ready(Ok(verdict)),
-            None => self.submit(
-                claim.id,
-                Request::Claim(claim.clone()),
-                |reply| match reply {
-                    Reply::Verdict(verdict) => Ok(verdict),
-                    Reply::Settled(_) | Reply::Erased(_) | Reply::Aged => Err(unexpected_reply()),
-                },
-            ),
+            None => {
+                let request = Request::Claim(claim.clone());
+                self.submit(claim.id, request, Reply::into_verdict)
+            }
         }
     }
 
@@ -301,7 +297,11 @@ impl Embedded {
         end: Settlement,
     ) -> StoreFuture<'static, Settled> {
         match check_len(&end) {
-            Ok(()) => self.submit(id, Request::Settle(fence, end.sealed(id)), settled),
+            Ok(()) => self.submit(
+                id,
+                Request::Settle(fence, end.sealed(id)),
+                Reply::into_settled,
+            ),
             Err(error) => StoreFuture::ready(Err(error)),
         }
     }
@@ -360,20 +360,6 @@ fn check_len(end: &Settlement) -> Result<()> {
     }
 }
 
-fn settled(reply: Reply) -> Result<Settled> {
-    match reply {
-        Reply::Settled(settled) => Ok(settled),
-        Reply::Verdict(_) | Reply::Erased(_) | Reply::Aged => Err(unexpected_reply()),
-    }
-}
-
-fn unexpected_reply() -> Error {
-    Error::new(
-        ErrorKind::Corrupt,
-        "internal error: a command received the reply of another command",
-    )
-}
-
 impl Store for Embedded {
     async fn claim(&self, claims: &[Claim]) -> Result<Vec<Result<Verdict>>> {
         // Queue all claims before waiting for the first, so that they share one sync.
@@ -404,7 +390,7 @@ impl Store for Embedded {
 
     async fn renew(&self, id: RecordId, fence: Fence, lease: Duration) -> Result<Settled> {
         let request = Request::Renew(fence, lease);
-        self.submit(id, request, settled).await
+        self.submit(id, request, Reply::into_settled).await
     }
 
     async fn read(&self, id: RecordId) -> Result<Option<Reading>> {

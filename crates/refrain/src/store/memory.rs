@@ -99,9 +99,7 @@ impl Memory {
             let before = before.map(|record| record.by_ref());
             let standing = before.as_ref().map(|record| record.state.name());
             let stepped = step(before, Command::Claim(claim.clone(), fence), now);
-            let Reply::Verdict(verdict) = stepped.reply else {
-                return Err(unexpected_reply());
-            };
+            let verdict = stepped.reply.into_verdict()?;
             let verdict = verdict.convert(|grant| grant, Outcome::clone);
             let after = stepped.record;
             let stands = after.as_ref().map(|record| record.state.name());
@@ -113,15 +111,9 @@ impl Memory {
         })
     }
 
-    fn end_one(&self, id: RecordId, fence: Fence, end: Settlement) -> Result<Settled> {
-        self.settle_one(id, Command::Settle(fence, end.sealed(id)))
-    }
-
-    fn settle_one(&self, id: RecordId, command: Command) -> Result<Settled> {
-        match self.apply(id, command) {
-            Reply::Settled(settled) => Ok(settled),
-            Reply::Verdict(_) | Reply::Erased(_) | Reply::Aged => Err(unexpected_reply()),
-        }
+    fn settle_one(&self, id: RecordId, fence: Fence, end: Settlement) -> Result<Settled> {
+        let end = end.sealed(id);
+        self.apply(id, Command::Settle(fence, end)).into_settled()
     }
 
     fn apply(&self, id: RecordId, command: Command) -> Reply {
@@ -182,20 +174,13 @@ fn size(record: &Record) -> usize {
     RECORD_BYTES + outcome
 }
 
-fn unexpected_reply() -> Error {
-    Error::new(
-        ErrorKind::Corrupt,
-        "internal error: a command received the reply of another command",
-    )
-}
-
 impl Store for Memory {
     async fn claim(&self, claims: &[Claim]) -> Result<Vec<Result<Verdict>>> {
         Ok(claims.iter().map(|claim| self.claim_one(claim)).collect())
     }
 
     async fn settle(&self, id: RecordId, fence: Fence, end: Settlement) -> Result<Settled> {
-        self.end_one(id, fence, end)
+        self.settle_one(id, fence, end)
     }
 
     fn start_claim(&self, claim: &Claim) -> Option<StoreFuture<'static, Verdict>> {
@@ -208,11 +193,11 @@ impl Store for Memory {
         fence: Fence,
         end: Settlement,
     ) -> StoreFuture<'_, Settled> {
-        StoreFuture::ready(self.end_one(id, fence, end))
+        StoreFuture::ready(self.settle_one(id, fence, end))
     }
 
     async fn renew(&self, id: RecordId, fence: Fence, lease: Duration) -> Result<Settled> {
-        self.settle_one(id, Command::Renew(fence, lease))
+        self.apply(id, Command::Renew(fence, lease)).into_settled()
     }
 
     async fn read(&self, id: RecordId) -> Result<Option<Reading>> {
@@ -226,10 +211,7 @@ impl Store for Memory {
     }
 
     async fn erase(&self, id: RecordId) -> Result<Erased> {
-        match self.apply(id, Command::Erase) {
-            Reply::Erased(erased) => Ok(erased),
-            Reply::Verdict(_) | Reply::Settled(_) | Reply::Aged => Err(unexpected_reply()),
-        }
+        self.apply(id, Command::Erase).into_erased()
     }
 
     async fn census(&self) -> Result<Census> {

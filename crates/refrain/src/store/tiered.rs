@@ -31,7 +31,7 @@ use crate::{
     Error, ErrorKind, Result,
     clock::{Clock, SystemClock, Timestamp},
     key::{RecordId, Secret},
-    record::{Claim, Command, Erased, Fence, Reply, Settled, Settlement, State, Verdict, step},
+    record::{Claim, Command, Erased, Fence, Settled, Settlement, State, Verdict, step},
 };
 
 mod entry;
@@ -158,10 +158,7 @@ impl<F: Front, S: Store> Tiered<F, S> {
         let State::Completed { .. } = stepped.record?.state else {
             return None;
         };
-        match stepped.reply {
-            Reply::Verdict(verdict) => Some(verdict),
-            Reply::Settled(_) | Reply::Erased(_) | Reply::Aged => None,
-        }
+        stepped.reply.into_verdict().ok()
     }
 
     /// Copies the record that the store has replayed to the front.

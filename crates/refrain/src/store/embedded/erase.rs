@@ -10,7 +10,7 @@ use super::{
 use crate::{
     key::RecordId,
     log::failure::is_temporary_error,
-    record::{Change, Command, Erased, Reply, step},
+    record::{Change, Command, Erased, step},
     store::StateName,
 };
 
@@ -33,8 +33,7 @@ impl EmbeddedState {
                 }
                 // The record completed between the two lookups: try again.
                 (_, Change::Record, _) => {}
-                (_, _, Reply::Erased(erased)) => return Ok(erased),
-                _ => return Err(super::unexpected_reply()),
+                (_, _, reply) => return reply.into_erased(),
             }
         }
     }
