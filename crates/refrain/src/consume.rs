@@ -9,9 +9,7 @@
 
 use std::{fmt, fmt::Debug, pin::Pin, time::Duration};
 
-use crate::{Error, Result};
-
-mod attempts;
+use crate::{Error, Result, policy::Address};
 
 mod attend;
 
@@ -25,26 +23,18 @@ pub use consumer::{Consumer, IN_FLIGHT_MAX};
 mod dead;
 pub use dead::{
     DEAD_ATTEMPTS, DEAD_CONSUMER, DEAD_FINGERPRINT, DEAD_FIRST_FAILURE, DEAD_ID, DEAD_KEY,
-    DEAD_LAST_FAILURE, DEAD_POSITION, DEAD_REASON, DEAD_RECORDS, DEAD_SOURCE, DeadReason, REDRIVE,
-    REDRIVES_MAX,
+    DEAD_LAST_FAILURE, DEAD_POSITION, DEAD_REASON, DEAD_RECORDS, DEAD_SOURCE, DeadLetter,
+    DeadReason, REDRIVE, REDRIVES_MAX,
 };
-
-mod job;
-pub use job::Job;
 
 mod key;
 pub use key::{KeySource, find_key};
-
-mod lanes;
-
-mod letter;
-pub use letter::DeadLetter;
 
 mod memory;
 pub use memory::{Memory, MemoryQueue};
 
 mod message;
-pub use message::{HEADER_BYTES_MAX, Message, Position};
+pub use message::{HEADER_BYTES_MAX, Job, Message, Position};
 
 mod outbox;
 pub use outbox::{Backlog, Entry, Fate, Outbox, Refused, Return, Taken};
@@ -61,9 +51,6 @@ mod sequence;
 pub use sequence::{Gap, Sequence};
 
 mod shared;
-
-mod source;
-pub use source::Source;
 
 mod tally;
 pub use tally::{Count, Tally};
@@ -125,6 +112,38 @@ pub trait Broker: Publisher {
 
     /// Closes the connection. Deliveries that are neither acknowledged nor returned are redelivered later.
     fn close(&self) -> Answer<'_, ()>;
+}
+
+/// Queue, stream or topic, with the name of its consumer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Source {
+    /// Address of the broker, with one of its [schemes](crate::policy::schemes).
+    pub url: Address,
+    /// Stream, queue or topic.
+    pub queue: String,
+    /// Consumer name: the durable consumer or group at the broker, and the scope of its keys.
+    pub consumer: String,
+    /// Time without acknowledgement or progress report after which the broker redelivers, if configurable.
+    pub ack_wait: Duration,
+}
+
+impl Source {
+    /// Default of `ack_wait`.
+    pub const ACK_WAIT: Duration = Duration::from_secs(30);
+
+    /// Creates a source for a consumer of this queue.
+    pub fn new(
+        url: impl Into<String>,
+        queue: impl Into<String>,
+        consumer: impl Into<String>,
+    ) -> Self {
+        Self {
+            url: Address::new(url),
+            queue: queue.into(),
+            consumer: consumer.into(),
+            ack_wait: Self::ACK_WAIT,
+        }
+    }
 }
 
 /// One delivery of a message. If dropped, the broker redelivers it after its acknowledgement timeout.

@@ -57,8 +57,6 @@ mod step;
 use step::check_name;
 pub use step::{NAME_BYTES_MAX, Step};
 
-mod tries;
-
 mod undo;
 use undo::Undo;
 

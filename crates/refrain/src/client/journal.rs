@@ -44,7 +44,6 @@ use crate::{
 
 pub(super) mod codec;
 mod file;
-mod frame;
 mod index;
 mod writer;
 

@@ -6,12 +6,11 @@ use tokio::{sync::SemaphorePermit, time::sleep};
 
 use super::{
     Count, DeadReason, Delivery, Message, Task, Ticket, Worked,
-    attempts::KnownAttempts,
     dead::{self, LetterHistory, redrive_of, restored, text_of},
     key,
-    lanes::LanePosition,
+    pull::LanePosition,
     sequence::{Before, Gap, SequencePosition},
-    shared::ConsumerState,
+    shared::{ConsumerState, KnownAttempts},
     work,
 };
 use crate::{

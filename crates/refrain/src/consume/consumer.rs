@@ -6,10 +6,9 @@ use tokio::sync::{Semaphore, watch};
 
 use super::{
     Backoff, Broker, Failure, Guarantees, Job, KeySource, Publisher, Sequence, Tally, Worker,
-    attempts::Attempts,
     key::invalid,
     pull::Consuming,
-    shared::{ConsumerSettings, ConsumerState, StorePause},
+    shared::{Attempts, ConsumerSettings, ConsumerState, StorePause},
     work::Handled,
 };
 use crate::{

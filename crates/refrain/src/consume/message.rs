@@ -1,10 +1,10 @@
-//! Message type, independent of the transport.
+//! Message type, independent of the transport, and the input of handlers.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 
-use crate::fingerprint::Fields;
+use crate::{Fence, Key, RecordId, fingerprint::Fields};
 
 /// Maximum size of all headers of a message in bytes, names included.
 pub const HEADER_BYTES_MAX: usize = 64 << 10;
@@ -124,4 +124,20 @@ impl fmt::Debug for Message {
             .field("bytes", &self.payload.len())
             .finish_non_exhaustive()
     }
+}
+
+/// One message to handle.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Job {
+    /// The delivered message.
+    pub message: Arc<Message>,
+    /// Key of the effect. Pass it to downstream systems as their idempotency key.
+    pub key: Key,
+    /// Identity of the record.
+    pub record: RecordId,
+    /// Fence (fencing token). Pass it to the resource that the handler changes, which can reject overtaken holders.
+    pub fence: Fence,
+    /// Attempt number, starting at 1. If above 1, an earlier attempt may have taken effect.
+    pub attempt: u32,
 }

@@ -1,14 +1,15 @@
 //! A running consumer: pulls as many messages as it has capacity for, and drains at shutdown.
+//! Messages of one group are handled one after another, different groups concurrently.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use tokio::{
-    sync::watch,
+    sync::{oneshot, watch},
     task::JoinSet,
     time::{sleep, sleep_until, timeout},
 };
 
-use super::{Count, Delivery, attend::AttendedDelivery, lanes::GroupLanes, shared::ConsumerState};
+use super::{Count, Delivery, attend::AttendedDelivery, shared::ConsumerState};
 use crate::{Error, Result};
 
 /// Maximum time that a pull waits for the first message.
@@ -186,5 +187,57 @@ fn held_max(shared: &ConsumerState) -> usize {
     match shared.guarantees.is_ordered {
         true => shared.settings.in_flight_max * WAITING_PER_RUNNING,
         false => shared.settings.in_flight_max,
+    }
+}
+
+/// Tail of each group's queue. A delivery waits only for its predecessor in the group.
+#[derive(Debug, Default)]
+pub(super) struct GroupLanes {
+    last: HashMap<String, oneshot::Receiver<()>>,
+    /// Number of groups at which empty ones are removed.
+    pruned_at: usize,
+}
+
+/// Position in a group's queue. Dropping it lets the next delivery proceed.
+#[derive(Debug)]
+pub(super) struct LanePosition {
+    before: Option<oneshot::Receiver<()>>,
+    _after: oneshot::Sender<()>,
+}
+
+const LANES_FEW: usize = 1_024;
+
+impl GroupLanes {
+    /// Adds a position at the end of the group's queue.
+    pub(super) fn enter(&mut self, group: &str) -> LanePosition {
+        self.prune();
+        let (after, behind) = oneshot::channel();
+        let before = self.last.insert(group.into(), behind);
+        LanePosition {
+            before,
+            _after: after,
+        }
+    }
+
+    fn prune(&mut self) {
+        if self.last.len() >= self.pruned_at.max(LANES_FEW) {
+            self.last.retain(|_, last| !is_over(last));
+            self.pruned_at = self.last.len() * 2;
+        }
+    }
+}
+
+fn is_over(last: &mut oneshot::Receiver<()>) -> bool {
+    matches!(last.try_recv(), Err(oneshot::error::TryRecvError::Closed))
+}
+
+impl LanePosition {
+    /// Waits until the predecessor has finished.
+    pub(super) async fn wait_turn(&mut self) {
+        if let Some(before) = &mut self.before {
+            // Nothing is ever sent: the predecessor drops its sender when it finishes.
+            let _ = before.await;
+            self.before = None;
+        }
     }
 }

@@ -10,10 +10,7 @@ use std::{
 
 use bytes::Bytes;
 
-use super::{
-    codec,
-    frame::{self, JournalFrames},
-};
+use super::codec::{self, JournalFrames};
 use crate::{
     Error, ErrorKind, Result,
     key::Secret,
@@ -163,7 +160,7 @@ impl LogFile {
             start: usize::try_from(start).unwrap_or(usize::MAX),
             ordinal: self.ordinal,
         };
-        let (frame, ranges) = frame::assemble(records.iter().map(|it| &it[..]), place);
+        let (frame, ranges) = codec::assemble(records.iter().map(|it| &it[..]), place);
         self.tail.append(&frame, is_synced)?;
         self.ordinal += 1;
         let places = ranges.iter().map(|range| RecordPosition::new(start, range));

@@ -6,10 +6,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
 use proptest::{collection::vec, prelude::*};
 
-use super::{
-    codec::{Answered, Intent, Record},
-    frame,
-};
+use super::codec::{self, Answered, Intent, Record};
 use crate::{
     Fingerprint, Key,
     client::moment::Moment,
@@ -115,7 +112,7 @@ fn frame_has_the_bytes_of_earlier_releases() {
         start: 48,
         ordinal: 3,
     };
-    let (frame, ranges) = frame::assemble([&b"one"[..], &[0; 1_200]], place);
+    let (frame, ranges) = codec::assemble([&b"one"[..], &[0; 1_200]], place);
     let header = [
         b"rJn1".as_slice(),
         &1_235_u32.to_le_bytes(),
