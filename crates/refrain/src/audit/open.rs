@@ -9,10 +9,7 @@ use super::{
 };
 use crate::{
     Error, ErrorKind, Result,
-    log::{
-        commit::{Appender, Rest},
-        disk::Disk,
-    },
+    log::{commit::Appender, disk::Disk},
 };
 
 /// Maximum size of one write, in bytes, and so the maximum damage of a power loss.
@@ -142,7 +139,7 @@ impl Tail {
         let Some((segment, stands)) = &self.last else {
             return Ok(None);
         };
-        let mut file = Appender::new(disk.open(&segment.path)?, *stands, Rest::Nothing);
+        let mut file = Appender::new(disk.open(&segment.path)?, *stands, false);
         file.remove_torn(self.torn)?;
         Ok(Some(file))
     }

@@ -26,7 +26,7 @@ use crate::{
     Error, ErrorKind, Result,
     clock::Timestamp,
     log::{
-        commit::{Appender, Queue, Rest, lock},
+        commit::{Appender, Queue, lock},
         failure::{Failure, denial_fix, is_temporary_error},
         folder::{self, FileLock},
     },
@@ -365,7 +365,7 @@ impl Writer {
         let file = disk.create(&path).map_err(Failure::of)?;
         // The file name must be durable before an entry in the file is acknowledged.
         names.sync().map_err(Failure::Unknown)?;
-        self.file = Some(Appender::new(file, 0, Rest::Nothing));
+        self.file = Some(Appender::new(file, 0, false));
         Ok(())
     }
 

@@ -140,31 +140,24 @@ impl<J> Queue<J> {
     }
 }
 
-/// The bytes after the end of a log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Rest {
-    /// None: the file ends there, and each append makes it longer.
-    Nothing,
-    /// Zeros: the file was allocated in advance, and its length never changes.
-    Zeros,
-}
-
 /// The end of a log file that is appended to.
 #[derive(Debug)]
 pub(crate) struct Appender {
     file: Arc<dyn DiskFile>,
     end: u64,
-    rest: Rest,
+    /// Whether the file was allocated in advance: zeros follow its end, and its length never changes.
+    /// Otherwise it ends there, and each append makes it longer.
+    is_allocated: bool,
     /// Number of bytes after the end that a failed write may have left.
     unclean: u64,
 }
 
 impl Appender {
-    pub(crate) fn new(file: Arc<dyn DiskFile>, end: u64, rest: Rest) -> Self {
+    pub(crate) fn new(file: Arc<dyn DiskFile>, end: u64, is_allocated: bool) -> Self {
         Self {
             file,
             end,
-            rest,
+            is_allocated,
             unclean: 0,
         }
     }
@@ -212,9 +205,9 @@ impl Appender {
             return Ok(());
         }
         let stretch = self.end..self.end + self.unclean;
-        let removed = match self.rest {
-            Rest::Nothing => self.file.set_len(self.end),
-            Rest::Zeros => self.file.zero(stretch, u64::MAX),
+        let removed = match self.is_allocated {
+            false => self.file.set_len(self.end),
+            true => self.file.zero(stretch, u64::MAX),
         };
         removed.map_err(Failure::of)?;
         self.file.sync().map_err(Failure::Unknown)?;

@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{
-    commit::{Appender, NotQueued, Queue, Rest, lock, spawn},
+    commit::{Appender, NotQueued, Queue, lock, spawn},
     disk::{DiskFile, RealDisk},
     failure::{Failure, is_temporary_error},
     folder::{replace, replace_with},
@@ -94,15 +94,18 @@ impl DiskFile for FailingFile {
     }
 }
 
+const GROWING: bool = false;
+const ALLOCATED: bool = true;
+
 /// Appends to a file with one earlier entry while the planned operations fail.
 /// After a temporary failure, the next append must find no trace of the failed one.
-fn check(rest: Rest, plan: &[(Operation, i32)], is_temporary: bool) {
-    let label = format!("{rest:?} {plan:?}");
+fn check(is_allocated: bool, plan: &[(Operation, i32)], is_temporary: bool) {
+    let label = format!("allocated: {is_allocated} {plan:?}");
     let file = Arc::new(FailingFile::default());
-    let spare = if rest == Rest::Zeros { 64 } else { 5 };
+    let spare = if is_allocated { 64 } else { 5 };
     file.set_len(spare).unwrap();
     file.put(b"first", 0);
-    let mut appender = Appender::new(file.clone(), 5, rest);
+    let mut appender = Appender::new(file.clone(), 5, is_allocated);
     lock(&file.plan).extend(plan);
     let failure = appender.append(b"failed write", true).unwrap_err();
     let is_unchanged = matches!(failure, Failure::Unchanged(_));
@@ -113,7 +116,7 @@ fn check(rest: Rest, plan: &[(Operation, i32)], is_temporary: bool) {
         assert!(lock(&file.plan).is_empty(), "{label}");
         appender.append(b"+next", true).unwrap();
         let mut expected = b"first+next".to_vec();
-        if rest == Rest::Zeros {
+        if is_allocated {
             expected.resize(64, 0);
         }
         assert_eq!(*lock(&file.durable), expected, "{label}");
@@ -123,36 +126,33 @@ fn check(rest: Rest, plan: &[(Operation, i32)], is_temporary: bool) {
 
 #[test]
 fn append_that_fails_for_lack_of_room_leaves_no_trace() {
-    for rest in [Rest::Nothing, Rest::Zeros] {
-        check(rest, &[(Write, ENOSPC)], true);
-        check(rest, &[(Write, EIO)], false);
+    for is_allocated in [GROWING, ALLOCATED] {
+        check(is_allocated, &[(Write, ENOSPC)], true);
+        check(is_allocated, &[(Write, EIO)], false);
     }
     // The written part cannot be removed at once either.
-    check(Rest::Nothing, &[(Write, ENOSPC), (SetLen, ENOSPC)], true);
-    check(Rest::Zeros, &[(Write, ENOSPC), (Write, ENOSPC)], true);
-    check(Rest::Nothing, &[(Write, ENOSPC), (SetLen, EIO)], false);
-    check(Rest::Zeros, &[(Write, ENOSPC), (Write, EIO)], false);
+    check(GROWING, &[(Write, ENOSPC), (SetLen, ENOSPC)], true);
+    check(ALLOCATED, &[(Write, ENOSPC), (Write, ENOSPC)], true);
+    check(GROWING, &[(Write, ENOSPC), (SetLen, EIO)], false);
+    check(ALLOCATED, &[(Write, ENOSPC), (Write, EIO)], false);
 }
 
 #[test]
 fn failed_sync_is_never_temporary() {
-    for rest in [Rest::Nothing, Rest::Zeros] {
+    for is_allocated in [GROWING, ALLOCATED] {
         for number in [EIO, ENOSPC] {
-            check(rest, &[(Sync, number)], false);
-            check(rest, &[(Write, ENOSPC), (Sync, number)], false);
+            check(is_allocated, &[(Sync, number)], false);
+            check(is_allocated, &[(Write, ENOSPC), (Sync, number)], false);
         }
     }
 }
 
 #[test]
 fn torn_write_is_removed_before_the_next_append() {
-    for (rest, expected) in [
-        (Rest::Nothing, &b"first"[..]),
-        (Rest::Zeros, &b"first\0\0\0\0"[..]),
-    ] {
+    for (is_allocated, expected) in [(GROWING, &b"first"[..]), (ALLOCATED, &b"first\0\0\0\0"[..])] {
         let file = Arc::new(FailingFile::default());
         file.put(b"firsttorn", 0);
-        let mut appender = Appender::new(file.clone(), 5, rest);
+        let mut appender = Appender::new(file.clone(), 5, is_allocated);
         appender.remove_torn(4).unwrap();
         assert_eq!(*lock(&file.durable), expected);
     }

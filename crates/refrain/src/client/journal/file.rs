@@ -15,11 +15,11 @@ use crate::{
     Error, ErrorKind, Result,
     key::Secret,
     log::{
-        commit::{Appender, Rest},
+        commit::Appender,
         disk::{Disk, DiskFile},
         failure::{Failure, denial_fix},
         folder::replace_with,
-        frame::{Found, FramePosition, Scanner},
+        frame::{Format as _, Found, FramePosition, Scanner},
     },
     varint::Reader,
 };
@@ -69,7 +69,7 @@ impl LogFile {
             path: path.into(),
             seed: u64::from_le_bytes(secret.digest("journal", &[])),
             secret,
-            tail: Appender::new(file.clone(), HEADER_LEN as u64, Rest::Nothing),
+            tail: Appender::new(file.clone(), HEADER_LEN as u64, JournalFrames::IS_ALLOCATED),
             file,
             ordinal: 0,
         }
@@ -117,7 +117,7 @@ impl LogFile {
         };
         let FramePosition { start, ordinal, .. } = frames.place();
         self.ordinal = ordinal;
-        self.tail = Appender::new(self.file.clone(), start as u64, Rest::Nothing);
+        self.tail = Appender::new(self.file.clone(), start as u64, JournalFrames::IS_ALLOCATED);
         if torn_end > start {
             tracing::warn!(
                 journal = %self.path.display(),

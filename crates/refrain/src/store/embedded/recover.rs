@@ -8,7 +8,7 @@ use std::{collections::HashMap, fs, io, path::Path, sync::Arc};
 use super::{
     Damage, Slot,
     folder::unavailable,
-    frame::{self, ImageKind},
+    frame::{self, ImageKind, SegmentFrames},
     manifest::{Extent, Manifest},
     scan::{Scan, unreadable},
     segment::{HEADER_LEN, Location, Segment},
@@ -18,11 +18,7 @@ use crate::{
     Error, ErrorKind, Result,
     clock::Timestamp,
     key::{RecordId, Secret},
-    log::{
-        commit::{Appender, Rest},
-        disk::Disk,
-        failure::is_temporary_error,
-    },
+    log::{commit::Appender, disk::Disk, failure::is_temporary_error, frame::Format as _},
     record::{Claimant, Record, State},
     store::table::Table,
 };
@@ -450,7 +446,11 @@ fn seal(disk: &dyn Disk, segment: &Segment, scan: &Scan, is_last: bool) -> Resul
         secure(segment, scan).map_err(|error| trouble("cannot be made durable", error))?;
     }
     if let Some(torn) = &scan.torn {
-        let mut file = Appender::new(segment.file.clone(), torn.start, Rest::Zeros);
+        let mut file = Appender::new(
+            segment.file.clone(),
+            torn.start,
+            SegmentFrames::IS_ALLOCATED,
+        );
         file.remove_torn(torn.end - torn.start).map_err(|failure| {
             let what = "has an unfinished write that cannot be removed";
             trouble(what, failure.into())

@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 
 use super::{
     Durability, EmbeddedState, Slot,
-    frame::{Builder, ImageKind},
+    frame::{Builder, ImageKind, SegmentFrames},
     maintenance::FullSegment,
     segment::{HEADER_LEN, Location, Segment},
     snapshot::Noted,
@@ -27,9 +27,9 @@ use crate::{
     clock::Timestamp,
     key::RecordId,
     log::{
-        commit::{Appender, NotQueued, Rest},
+        commit::{Appender, NotQueued},
         failure::{Failure, describe_obstacle},
-        frame::FramePosition,
+        frame::{Format as _, FramePosition},
     },
     record::{Change, Claim, Command, Fence, Record, Reply, Settlement, State, step},
     store::table::IdHasher,
@@ -372,7 +372,11 @@ impl Writer {
         }
         let (segment, capacity) = self.shared.next_segment((HEADER_LEN + needed) as u64)?;
         let next = Active {
-            file: Appender::new(segment.file.clone(), HEADER_LEN as u64, Rest::Zeros),
+            file: Appender::new(
+                segment.file.clone(),
+                HEADER_LEN as u64,
+                SegmentFrames::IS_ALLOCATED,
+            ),
             segment,
             capacity: usize::try_from(capacity).unwrap_or(usize::MAX),
             ordinal: 0,
