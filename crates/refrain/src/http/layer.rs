@@ -14,8 +14,7 @@ use http::{Uri, request::Parts};
 use tokio::time::Instant;
 
 use super::{
-    body::{Carried, Guarded},
-    capture::Budget,
+    body::{Budget, Carried, Guarded},
     probe::{self, Ask, Nothing},
     problem::PROBLEMS_PATH,
 };

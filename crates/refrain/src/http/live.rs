@@ -14,7 +14,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::{Frame, SizeHint};
 
-use super::{BodyError, capture::Share};
+use super::{BodyError, body::Share};
 
 /// Maximum number of readers of one body.
 const FOLLOWERS_MAX: usize = 1_024;

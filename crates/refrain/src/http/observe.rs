@@ -15,8 +15,7 @@ use tokio::sync::oneshot;
 
 use super::{
     Decision,
-    body::{Body, BodyCopy, Carried, marked},
-    capture::Share,
+    body::{Body, BodyCopy, Carried, Share, marked},
     extract::{self, HeadKey},
     layer::LayerState,
     run,

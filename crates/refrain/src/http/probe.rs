@@ -15,8 +15,8 @@ use http::{HeaderMap, HeaderName, Method, Request, StatusCode, header, response}
 
 use super::{
     Failure,
-    body::{Body, Carried, Guarded},
-    capture::{self, BodyReader, Share},
+    body::{Body, Carried, Guarded, Share},
+    capture::{self, BodyReader},
 };
 use crate::{
     Intent,

@@ -7,8 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 
 use super::{
     Decision, add_record,
-    body::{Body, marked},
-    capture::Share,
+    body::{Body, Share, marked},
     layer::LayerState,
     live::Follower,
     problem::{Code, Problem, unknown_before},

@@ -25,8 +25,8 @@ use tower_service::Service;
 
 use super::{
     Decision, Observer, REFRAIN_OUTCOME, add_record,
-    body::{Body, Carried, Guarded, marked},
-    capture::{BodyReader, OverBudget, ReadBody, ReadResult, Share},
+    body::{Body, Carried, Guarded, OverBudget, Share, marked},
+    capture::{BodyReader, ReadBody, ReadResult},
     extract::{self, HeadKey},
     layer::LayerState,
     observe::observe,

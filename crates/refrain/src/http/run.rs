@@ -20,8 +20,8 @@ use tokio::{runtime::Handle, time::timeout_at};
 
 use super::{
     Failure, REFRAIN_ATTEMPT, REFRAIN_OUTCOME,
-    body::{Body, Carried, Guarded},
-    capture::{BodyReader, Share},
+    body::{Body, Carried, Guarded, Share},
+    capture::BodyReader,
     problem::Code,
     settle::{
         CallError, CallResult, Execution, OperationResponse, ReplyResult, add_receipt_headers,

@@ -19,8 +19,8 @@ use tokio::{task::coop::consume_budget, time::timeout_at};
 
 use super::{
     Decision, add_record,
-    body::{Body, Carried, marked},
-    capture::{self, Share},
+    body::{Body, Carried, Share, marked},
+    capture,
     layer::LayerState,
     live::{LiveBody, Recorder},
     reply::{self, RETRY_AFTER_MAX, to_verdict},
