@@ -58,9 +58,9 @@ pub use reply::IDEMPOTENT_REPLAYED;
 mod problem;
 pub use problem::{Code, PROBLEMS_PATH};
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::HeaderName;
 
-use crate::{RecordId, record::Reason};
+use crate::record::Reason;
 
 /// Request header with the attempt number: above 1, an earlier attempt may have taken effect.
 pub const REFRAIN_ATTEMPT: HeaderName = HeaderName::from_static("refrain-attempt");
@@ -75,14 +75,6 @@ pub const REFRAIN_FENCE: HeaderName = HeaderName::from_static("refrain-fence");
 
 /// Response header by which the operation overrides the policy: `keep` or `release`. Never sent to the client.
 pub const REFRAIN_OUTCOME: HeaderName = HeaderName::from_static("refrain-outcome");
-
-/// Names the record in a response, or in a request for its receipt.
-fn add_record(headers: &mut HeaderMap, record: RecordId) {
-    // Hexadecimal digits are always a valid header value.
-    if let Ok(record) = HeaderValue::try_from(record.to_string()) {
-        headers.insert(REFRAIN_RECORD, record);
-    }
-}
 
 /// Error of a body that is passed through.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;

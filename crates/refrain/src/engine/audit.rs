@@ -14,7 +14,7 @@ use crate::{
 };
 
 impl Engine {
-    /// The same engine with an audit log, for [audited intents](Intent::audit) and operator actions.
+    /// The same engine with an audit log, for [audited intents](super::Intent::audit) and operator actions.
     ///
     /// Only the first call sets the log.
     #[must_use]

@@ -15,13 +15,13 @@ use std::{
 };
 
 use bytes::{Buf, Bytes, BytesMut};
-use http::{HeaderMap, Request, Response};
+use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio::sync::oneshot;
 use tower_service::Service;
 
-use super::{BodyError, Decision, live::Follower};
-use crate::engine::SentMark;
+use super::{BodyError, Decision, REFRAIN_RECORD, live::Follower};
+use crate::{RecordId, engine::SentMark};
 
 /// Default budget.
 const BUFFERED_BYTES_MAX: usize = 256 << 20;
@@ -238,6 +238,14 @@ where
 pub(super) fn marked<R>(decision: Decision, mut response: Response<Body<R>>) -> Response<Body<R>> {
     response.body_mut().decision = Some(decision);
     response
+}
+
+/// Names the record in a response, or in a request for its receipt.
+pub(super) fn add_record(headers: &mut HeaderMap, record: RecordId) {
+    // Hexadecimal digits are always a valid header value.
+    if let Ok(record) = HeaderValue::try_from(record.to_string()) {
+        headers.insert(REFRAIN_RECORD, record);
+    }
 }
 
 /// Collects the chunks of a body. A body of one chunk, the usual case, is not copied.

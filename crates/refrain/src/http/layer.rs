@@ -5,7 +5,7 @@ use std::{
     fmt::{self, Debug},
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize},
     },
     time::Duration,
 };
@@ -71,18 +71,7 @@ pub(super) struct LayerState {
 
 /// Whether something was reported. A clone starts unset, because it may be reconfigured before it is used.
 #[derive(Default)]
-pub(super) struct Reported(AtomicBool);
-
-impl Reported {
-    pub(super) fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    /// Sets it. Returns `true` to the first caller only.
-    pub(super) fn set(&self) -> bool {
-        !self.0.swap(true, Ordering::Relaxed)
-    }
-}
+pub(super) struct Reported(pub(super) AtomicBool);
 
 impl Clone for Reported {
     fn clone(&self) -> Self {

@@ -5,7 +5,11 @@ use std::{io, time::Duration};
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 
-use super::{BodyError, Decision, add_record, body::Body, capture};
+use super::{
+    BodyError, Decision,
+    body::{Body, add_record},
+    capture,
+};
 use crate::{
     Error, Operation, RecordId,
     outcome::Outcome,

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 
 use super::{
-    Decision, add_record,
-    body::{Body, Share, marked},
+    Decision,
+    body::{Body, Share, add_record, marked},
     layer::LayerState,
     live::Follower,
     problem::{Code, Problem, unknown_before},

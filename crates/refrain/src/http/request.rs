@@ -24,8 +24,8 @@ use tokio::time::Instant;
 use tower_service::Service;
 
 use super::{
-    Decision, Observer, REFRAIN_OUTCOME, add_record,
-    body::{Body, Carried, Guarded, OverBudget, Share, marked},
+    Decision, Observer, REFRAIN_OUTCOME,
+    body::{Body, Carried, Guarded, OverBudget, Share, add_record, marked},
     capture::{BodyReader, ReadBody, ReadResult},
     extract::{self, HeadKey},
     layer::LayerState,

@@ -35,6 +35,33 @@ use crate::{
     record::{Reason, Settled},
 };
 
+/// Maximum size of a body that is parsed as a problem; Refrain's own are far smaller.
+const PROBLEM_BYTES_MAX: usize = 64 << 10;
+
+/// A response that is not the outcome of the operation.
+///
+/// The layer reads this from the responses of the inner service. Clients of such a service can use it, too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// Refused for now, without effect: retry with the same key.
+    Later,
+    /// The outcome is unknown to another Refrain, too.
+    Unknown(Reason),
+}
+
+impl Refusal {
+    /// Reads the refusal from a response: a problem of another Refrain, or 409 or 425 with `Retry-After`.
+    /// Returns `None` if the response is an outcome.
+    #[must_use]
+    pub fn of(head: &response::Parts, body: &[u8]) -> Option<Self> {
+        let ours = match may_be_ours(head.status, &head.headers) {
+            true => refusal(head.status, body),
+            false => None,
+        };
+        ours.or_else(|| is_later(head.status, &head.headers).then_some(Self::Later))
+    }
+}
+
 type BoxedExecution<R, E> = Pin<Box<dyn Future<Output = ReplyResult<R, E>> + Send>>;
 
 /// Executes the operation to its end and settles its record, also if the caller goes away.
@@ -246,33 +273,6 @@ async fn release_late(running: Running) {
     let record = running.id();
     if let Err(error) = running.release_late().await {
         tracing::error!(%record, %error, "cannot release a key after a late response without effect");
-    }
-}
-
-/// Maximum size of a body that is parsed as a problem; Refrain's own are far smaller.
-const PROBLEM_BYTES_MAX: usize = 64 << 10;
-
-/// A response that is not the outcome of the operation.
-///
-/// The layer reads this from the responses of the inner service. Clients of such a service can use it, too.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
-    /// Refused for now, without effect: retry with the same key.
-    Later,
-    /// The outcome is unknown to another Refrain, too.
-    Unknown(Reason),
-}
-
-impl Refusal {
-    /// Reads the refusal from a response: a problem of another Refrain, or 409 or 425 with `Retry-After`.
-    /// Returns `None` if the response is an outcome.
-    #[must_use]
-    pub fn of(head: &response::Parts, body: &[u8]) -> Option<Self> {
-        let ours = match may_be_ours(head.status, &head.headers) {
-            true => refusal(head.status, body),
-            false => None,
-        };
-        ours.or_else(|| is_later(head.status, &head.headers).then_some(Self::Later))
     }
 }
 

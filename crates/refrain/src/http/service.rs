@@ -2,7 +2,7 @@
 
 use std::{
     borrow::Cow,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     task::{Context, Poll},
 };
 
@@ -19,7 +19,7 @@ use super::{
     Code, RefrainLayer,
     body::{Body, Carried, Guarded, marked},
     extract,
-    layer::{LayerState, Prefix},
+    layer::{LayerState, Prefix, Reported},
     observe,
     problem::Problem,
     request::{DecisionReport, MatchedRequest, RequestState, ResponseFuture},
@@ -276,6 +276,17 @@ impl RefrainLayer {
                 names(&unreached)
             ));
         }
+    }
+}
+
+impl Reported {
+    fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Sets it. Returns `true` to the first caller only.
+    fn set(&self) -> bool {
+        !self.0.swap(true, Ordering::Relaxed)
     }
 }
 

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 use super::{
-    Decision, Failure, REFRAIN_FENCE, add_record,
-    body::{Body, Carried},
+    Decision, Failure, REFRAIN_FENCE,
+    body::{Body, Carried, add_record},
     capture,
     layer::LayerState,
     problem::{Code, Problem, unknown},

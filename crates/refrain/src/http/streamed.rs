@@ -18,8 +18,8 @@ use http_body::Frame;
 use tokio::{task::coop::consume_budget, time::timeout_at};
 
 use super::{
-    Decision, add_record,
-    body::{Body, Carried, Share, marked},
+    Decision,
+    body::{Body, Carried, Share, add_record, marked},
     capture,
     layer::LayerState,
     live::{LiveBody, Recorder},
