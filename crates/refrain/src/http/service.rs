@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     Error, ErrorKind, Key, Operation, RecordId, Result,
-    policy::{Match, Mode, Pattern},
+    policy::{Match, Mode},
     receipts::Witness,
 };
 
@@ -144,7 +144,7 @@ impl LayerState {
             return;
         };
         let nest = nest.as_str();
-        let Ok(prefix) = format!("* {nest}").parse::<Pattern>() else {
+        let Ok(prefix) = format!("* {nest}").parse::<crate::policy::Pattern>() else {
             return;
         };
         let unreached: Vec<_> = self.policy.out_of_reach(&prefix).collect();
