@@ -451,26 +451,11 @@ fn guarantees(facts: &ServerFacts, place: &PostgresContext) -> Guarantees {
 }
 
 impl Store for Postgres {
-    async fn claim(&self, claims: &[Claim]) -> Result<Vec<Result<Verdict>>> {
-        let asked: Vec<_> = claims
-            .iter()
-            .map(|claim| self.submit(Ask::Claim(claim.clone())))
-            .collect();
-        let mut verdicts = Vec::with_capacity(claims.len());
-        for asked in asked {
-            verdicts.push(match asked {
-                Err(error) => Err(error),
-                Ok(answered) => match answered.await {
-                    Ok(Ok(Reply::Verdict(verdict))) => Ok(verdict),
-                    Ok(Ok(Reply::Settled(_) | Reply::Erased(_) | Reply::Aged)) => {
-                        Err(unexpected_reply())
-                    }
-                    Ok(Err(error)) => Err(error),
-                    Err(_) => Err(closed()),
-                },
-            });
+    async fn claim(&self, claim: Claim) -> Result<Verdict> {
+        match self.request(Ask::Claim(claim)).await? {
+            Reply::Verdict(verdict) => Ok(verdict),
+            Reply::Settled(_) | Reply::Erased(_) | Reply::Aged => Err(unexpected_reply()),
         }
-        Ok(verdicts)
     }
 
     async fn settle(&self, id: RecordId, fence: Fence, end: Settlement) -> Result<Settled> {

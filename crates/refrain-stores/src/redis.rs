@@ -338,15 +338,7 @@ impl RedisState {
         }
     }
 
-    /// Claims concurrently; the lanes batch the claims into few calls.
-    async fn claim(&self, claims: &[Claim]) -> Vec<Result<Verdict>> {
-        match claims {
-            [claim] => vec![self.verdict(claim).await],
-            _ => join_all(claims.iter().map(|claim| self.verdict(claim))).await,
-        }
-    }
-
-    async fn verdict(&self, claim: &Claim) -> Result<Verdict> {
+    async fn claim(&self, claim: Claim) -> Result<Verdict> {
         let (id, nonce) = (claim.id, rand::random());
         let ask = || {
             let claim = claim.clone();
@@ -415,8 +407,8 @@ fn millis(span: Duration) -> u64 {
 }
 
 impl Store for Redis {
-    async fn claim(&self, claims: &[Claim]) -> Result<Vec<Result<Verdict>>> {
-        Ok(self.shared.claim(claims).await)
+    async fn claim(&self, claim: Claim) -> Result<Verdict> {
+        self.shared.claim(claim).await
     }
 
     async fn settle(&self, id: RecordId, fence: Fence, end: Settlement) -> Result<Settled> {

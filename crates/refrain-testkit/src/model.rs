@@ -10,8 +10,7 @@
 //! # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
 //! let model = Model::new(ManualClock::new().shared());
 //! let claim = Claim::new(Default::default(), Default::default());
-//! let verdicts = model.claim(&[claim]).await?;
-//! assert!(matches!(verdicts[0], Ok(Verdict::Granted(_))));
+//! assert!(matches!(model.claim(claim).await?, Verdict::Granted(_)));
 //! # Ok::<(), refrain::Error>(())
 //! # })?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -164,7 +163,7 @@ impl Model {
         stepped.reply
     }
 
-    fn claim_one(&self, shared: &mut ModelState, claim: &Claim) -> Result<Verdict> {
+    fn verdict(&self, shared: &mut ModelState, claim: Claim) -> Result<Verdict> {
         if shared.records.len() >= RECORDS_MAX {
             let message = format!("the model is limited to {RECORDS_MAX} records; use fewer keys");
             return Err(Error::new(ErrorKind::Full, message));
@@ -174,24 +173,21 @@ impl Model {
             true => FIRST_FENCE,
             false => shared.next_fence(),
         };
-        match self.decide(shared, claim.id, Command::Claim(claim.clone(), fence)) {
+        match self.decide(shared, claim.id, Command::Claim(claim, fence)) {
             Reply::Verdict(verdict) => Ok(verdict),
             other => Err(unanswered(&other)),
         }
     }
 
-    /// Decides each claim against the snapshot `seen`, not the current records: grants two claims for one key.
-    fn claim_by(&self, seen: &HashMap<RecordId, Record>, claims: &[Claim]) -> Vec<Result<Verdict>> {
+    /// Decides a claim against its record as it was `seen` earlier: concurrent claims for one key are all granted.
+    fn verdict_on(&self, seen: Option<Record>, claim: Claim) -> Result<Verdict> {
+        let place = self.map_key(claim.id);
         let mut shared = self.shared();
-        let decide = |claim: &Claim| {
-            let place = self.map_key(claim.id);
-            match seen.get(&place).cloned() {
-                Some(record) => shared.records.insert(place, record),
-                None => shared.records.remove(&place),
-            };
-            self.claim_one(&mut shared, claim)
+        match seen {
+            Some(record) => shared.records.insert(place, record),
+            None => shared.records.remove(&place),
         };
-        claims.iter().map(decide).collect()
+        self.verdict(&mut shared, claim)
     }
 
     fn settled(&self, id: RecordId, command: Command) -> Result<Settled> {
@@ -239,18 +235,16 @@ fn unanswered(reply: &Reply) -> Error {
 }
 
 impl Store for Model {
-    async fn claim(&self, claims: &[Claim]) -> Result<Vec<Result<Verdict>>> {
-        let (blind, late) = (Flaw::BatchIsBlind, Flaw::LooksThenActs);
-        if self.is_flawed(blind) || self.is_flawed(late) {
-            let seen = self.shared().records.clone();
-            if self.is_flawed(late) {
-                // Simulates a round trip to a server: other claims run in between.
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-            return Ok(self.claim_by(&seen, claims));
+    async fn claim(&self, claim: Claim) -> Result<Verdict> {
+        let seen = self.shared().records.get(&self.map_key(claim.id)).cloned();
+        match self.flaw {
+            // The other claims of the group are read before the first is decided.
+            Some(Flaw::GroupIsBlind) => tokio::task::yield_now().await,
+            // Simulates a round trip to a server: other claims run in between.
+            Some(Flaw::LooksThenActs) => tokio::time::sleep(Duration::from_millis(1)).await,
+            _ => return self.verdict(&mut self.shared(), claim),
         }
-        let one = |claim| self.claim_one(&mut self.shared(), claim);
-        Ok(claims.iter().map(one).collect())
+        self.verdict_on(seen, claim)
     }
 
     async fn settle(&self, id: RecordId, fence: Fence, end: Settlement) -> Result<Settled> {

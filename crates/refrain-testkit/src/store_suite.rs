@@ -203,8 +203,8 @@ impl<F: Fixture> Runner<'_, F> {
             t8_needs_a_claim_that_stands_for_it,
             t8_ends_with_the_attempts,
             a_zero_lease_lapses_at_once,
-            a_batch_grants_a_key_once,
-            a_batch_answers_in_order,
+            concurrent_claims_grant_a_key_once,
+            concurrent_claims_get_their_own_verdicts,
             records_do_not_interact,
         );
         cases!(self, settlements:

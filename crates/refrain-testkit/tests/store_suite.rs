@@ -127,7 +127,7 @@ const NOTICED: &[(Flaw, &str)] = &[
     (Flaw::LosesTrailers, "i2_outcomes_come_back_to_the_byte"),
     (Flaw::RepeatsFences, "i11_fences_are_never_issued_twice"),
     (Flaw::MixesUpRecords, "records_do_not_interact"),
-    (Flaw::BatchIsBlind, "a_batch_grants_a_key_once"),
+    (Flaw::GroupIsBlind, "concurrent_claims_grant_a_key_once"),
     (Flaw::LooksThenActs, "one_of_many_is_granted"),
     (Flaw::TrustsWallClock, "the_wall_clock_is_not_believed"),
     (Flaw::SweepsDoubt, "i8_time_alone_loses_nothing"),
@@ -189,7 +189,7 @@ async fn random_histories_notice_flaws_by_themselves() {
     let unseen = [
         // These are visible only in a race, after a restart, or in steps that histories do not contain.
         Flaw::LooksThenActs,
-        Flaw::BatchIsBlind,
+        Flaw::GroupIsBlind,
         Flaw::ForgetsOnReopen,
         Flaw::ForgetsErasedOnReopen,
         Flaw::RepeatsFencesOnReopen,

@@ -16,7 +16,8 @@ use crate::{
 };
 
 mod any;
-pub use any::{AnyStore, Meter, Op, StoreFuture};
+pub(crate) use any::BoxedReply;
+pub use any::{AnyStore, Meter, Op};
 
 pub mod embedded;
 pub use embedded::Embedded;
@@ -40,16 +41,15 @@ pub const LIST_MAX: u32 = 1_000;
 /// [`AnyStore`] leaves these records out of lists.
 pub(crate) const FACT: [u8; 16] = *b"refrain: a fact.";
 
-/// Storage for records: a few primitives. Only [`start_claim`](Self::start_claim) and
-/// [`start_settle`](Self::start_settle) have default implementations: they save the allocation of a future.
+/// Storage for records: a few primitives. Concurrent calls may share one write; each is decided separately.
 ///
 /// # Cancellation
 /// Every future here may be dropped. The call may still take effect, as if its response were lost.
 pub trait Store: Debug + Send + Sync + 'static {
-    /// Claims the right to execute. Each claim in the batch is decided separately; the batch only saves round trips.
+    /// Claims the right to execute. The future is ready at its first poll if the reply is in memory.
     ///
     /// A granted claim is durable, to the extent of [`guarantees`](Self::guarantees), before the call returns.
-    fn claim(&self, claims: &[Claim]) -> impl Future<Output = Result<Vec<Result<Verdict>>>> + Send;
+    fn claim(&self, claim: Claim) -> impl Future<Output = Result<Verdict>> + Send;
 
     /// Settles a claim: completes it, releases it, or marks its outcome as unknown.
     fn settle(
@@ -58,22 +58,6 @@ pub trait Store: Debug + Send + Sync + 'static {
         fence: Fence,
         end: Settlement,
     ) -> impl Future<Output = Result<Settled>> + Send;
-
-    /// Starts one claim without borrowing its arguments. The reply may be ready at once.
-    /// `None` if the store has no shorter way than [`claim`](Self::claim), which is then called.
-    fn start_claim(&self, _claim: &Claim) -> Option<StoreFuture<'static, Verdict>> {
-        None
-    }
-
-    /// As [`settle`](Self::settle); the reply may be ready at once.
-    fn start_settle(
-        &self,
-        id: RecordId,
-        fence: Fence,
-        end: Settlement,
-    ) -> StoreFuture<'_, Settled> {
-        StoreFuture::boxed(self.settle(id, fence, end))
-    }
 
     /// Renews a claim: its lease lasts `lease` from now.
     fn renew(
@@ -118,25 +102,12 @@ pub trait Store: Debug + Send + Sync + 'static {
 
 /// A shared store, for example used by an engine and directly by other code.
 impl<S: Store> Store for Arc<S> {
-    async fn claim(&self, claims: &[Claim]) -> Result<Vec<Result<Verdict>>> {
-        S::claim(self, claims).await
+    async fn claim(&self, claim: Claim) -> Result<Verdict> {
+        S::claim(self, claim).await
     }
 
     async fn settle(&self, id: RecordId, fence: Fence, end: Settlement) -> Result<Settled> {
         S::settle(self, id, fence, end).await
-    }
-
-    fn start_claim(&self, claim: &Claim) -> Option<StoreFuture<'static, Verdict>> {
-        S::start_claim(self, claim)
-    }
-
-    fn start_settle(
-        &self,
-        id: RecordId,
-        fence: Fence,
-        end: Settlement,
-    ) -> StoreFuture<'_, Settled> {
-        S::start_settle(self, id, fence, end)
     }
 
     async fn renew(&self, id: RecordId, fence: Fence, lease: Duration) -> Result<Settled> {

@@ -369,8 +369,7 @@ async fn the_same_claimant_is_granted_the_same_again() {
     let claim = Claim::new(Default::default(), Default::default());
     let mut fences = Vec::new();
     for _ in 0..2 {
-        let verdicts = store.claim(std::slice::from_ref(&claim)).await.unwrap();
-        match verdicts.into_iter().next().unwrap().unwrap() {
+        match store.claim(claim.clone()).await.unwrap() {
             Verdict::Granted(grant) => fences.push(grant.fence),
             other => panic!("{other:?}"),
         }

@@ -46,7 +46,7 @@ fn open_store(folder: &Path) -> Embedded {
 
 async fn claim(store: &Embedded, number: u8) -> Verdict {
     let claim = Claim::new(RecordId([number; 16]), Fingerprint([1; 16]));
-    store.claim(&[claim]).await.unwrap().remove(0).unwrap()
+    store.claim(claim).await.unwrap()
 }
 
 async fn check_store(store: &Embedded) {

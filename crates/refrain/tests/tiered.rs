@@ -134,7 +134,7 @@ fn claim(number: u8) -> Claim {
 }
 
 async fn ask(store: &impl Store, claim: &Claim) -> Result<Verdict> {
-    store.claim(std::slice::from_ref(claim)).await?.remove(0)
+    store.claim(claim.clone()).await
 }
 
 async fn complete(store: &impl Store, number: u8, body: &str) {

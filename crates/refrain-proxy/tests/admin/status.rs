@@ -23,7 +23,7 @@ fn gone<T>() -> Result<T> {
 }
 
 impl Store for Gone {
-    async fn claim(&self, _: &[Claim]) -> Result<Vec<Result<Verdict>>> {
+    async fn claim(&self, _: Claim) -> Result<Verdict> {
         gone()
     }
     async fn settle(&self, _: RecordId, _: Fence, _: Settlement) -> Result<Settled> {

@@ -48,9 +48,8 @@ fn check_reading(number: u64, reading: &Reading) {
 async fn hurried(store: &Postgres, number: u64) {
     for polls in 0..POLLS {
         let asked = claim(number);
-        let claims = std::slice::from_ref(&asked);
-        if let Some(verdicts) = dropped_after(polls, store.claim(claims)).await {
-            match verdicts.unwrap().pop().unwrap().unwrap() {
+        if let Some(verdict) = dropped_after(polls, store.claim(asked.clone())).await {
+            match verdict.unwrap() {
                 Verdict::Replay(outcome) => check_outcome(asked.id, number, &outcome),
                 Verdict::Granted(_) | Verdict::InFlight { .. } => {}
                 other => panic!("{other:?}"),
@@ -89,9 +88,7 @@ async fn outcome(store: &Postgres, number: u64) -> Outcome {
     let asked = claim(number);
     // Several times, because a cancelled call may still arrive.
     for _ in 0..100 {
-        let claims = std::slice::from_ref(&asked);
-        let verdict = store.claim(claims).await.unwrap().pop().unwrap().unwrap();
-        if let Verdict::Replay(outcome) = verdict {
+        if let Verdict::Replay(outcome) = store.claim(asked.clone()).await.unwrap() {
             return outcome;
         }
         let record = store.read(asked.id).await.unwrap().unwrap().record;

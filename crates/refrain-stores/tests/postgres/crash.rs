@@ -58,7 +58,7 @@ async fn work(store: &Postgres, load: &Load) -> Book {
         // Frequent enough that a crash interrupts a call; few enough to read all records at the end.
         tokio::time::sleep(Duration::from_millis(5)).await;
         let number = load.numbers.fetch_add(1, Ordering::SeqCst);
-        let grant = match store.claim(&[claim(number)]).await.unwrap().pop().unwrap() {
+        let grant = match store.claim(claim(number)).await {
             Ok(Verdict::Granted(grant)) => grant,
             Ok(other) => panic!("{other:?}"),
             Err(error) => {
@@ -118,8 +118,7 @@ async fn what_was_acknowledged_survives_kill_9_of_the_server() {
         }
         for number in &book.completed {
             completed += 1;
-            let verdict = other.claim(&[claim(*number)]).await.unwrap().pop().unwrap();
-            match verdict.unwrap() {
+            match other.claim(claim(*number)).await.unwrap() {
                 Verdict::Replay(outcome) => {
                     assert_eq!(&outcome.body()[..], body(*number).as_bytes());
                 }

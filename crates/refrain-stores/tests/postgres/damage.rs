@@ -11,13 +11,7 @@ async fn an_outcome_of_another_record_or_a_damaged_one_is_refused() {
     let schema = Schema::new();
     let store = schema.open().await;
     for number in 0..3 {
-        let verdict = store
-            .claim(&[claim(number)])
-            .await
-            .unwrap()
-            .pop()
-            .unwrap()
-            .unwrap();
+        let verdict = store.claim(claim(number)).await.unwrap();
         let Verdict::Granted(grant) = verdict else {
             panic!("{verdict:?}");
         };
@@ -46,13 +40,7 @@ async fn an_outcome_of_another_record_or_a_damaged_one_is_refused() {
     ];
     for damage in damages {
         assert_eq!(admin.execute(&damage, &[]).await.unwrap(), 1, "{damage}");
-        let refused = store
-            .claim(&[claim(1)])
-            .await
-            .unwrap()
-            .pop()
-            .unwrap()
-            .unwrap_err();
+        let refused = store.claim(claim(1)).await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Corrupt, "{refused}");
         assert!(
             refused.to_string().contains(&id(1).to_string()),
@@ -70,12 +58,6 @@ async fn an_outcome_of_another_record_or_a_damaged_one_is_refused() {
         let ids: Vec<_> = listed.readings.iter().map(|reading| reading.id).collect();
         assert!(!ids.contains(&id(1)) && ids.contains(&id(0)) && ids.contains(&id(2)));
     }
-    let replayed = store
-        .claim(&[claim(2)])
-        .await
-        .unwrap()
-        .pop()
-        .unwrap()
-        .unwrap();
+    let replayed = store.claim(claim(2)).await.unwrap();
     assert!(matches!(replayed, Verdict::Replay(_)), "{replayed:?}");
 }

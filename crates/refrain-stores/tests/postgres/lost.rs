@@ -64,8 +64,8 @@ async fn unlocked<T>(mut call: impl AsyncFnMut() -> refrain::Result<T>) -> T {
 
 async fn ask(store: &Postgres, number: u64) -> Verdict {
     // The same claimant each time.
-    let claims = [claim(number)];
-    unlocked(async || store.claim(&claims).await?.remove(0)).await
+    let claim = claim(number);
+    unlocked(async || store.claim(claim.clone()).await).await
 }
 
 async fn granted(store: &Postgres, number: u64) -> Grant {
@@ -206,8 +206,7 @@ async fn without_a_server_claims_fail_fast() {
 }
 
 async fn check_refused(store: &Postgres, number: u64) {
-    let refused = store.claim(&[claim(number)]).await.unwrap().pop().unwrap();
-    let refused = refused.unwrap_err();
+    let refused = store.claim(claim(number)).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
 }
 

@@ -118,12 +118,7 @@ async fn a_pooler_in_session_mode_is_as_good_as_none_and_finds_its_connections_a
         Postgres::open(&url).await.unwrap(),
     );
     for number in 0..20 {
-        let verdict = one
-            .claim(&[claim(number)])
-            .await
-            .unwrap()
-            .remove(0)
-            .unwrap();
+        let verdict = one.claim(claim(number)).await.unwrap();
         let Verdict::Granted(grant) = verdict else {
             panic!("a new key is granted, not {verdict:?}");
         };
@@ -134,12 +129,7 @@ async fn a_pooler_in_session_mode_is_as_good_as_none_and_finds_its_connections_a
         };
         let settled = one.settle(id(number), grant.fence, end).await.unwrap();
         assert_eq!(settled, Settled::Applied);
-        let verdict = two
-            .claim(&[claim(number)])
-            .await
-            .unwrap()
-            .remove(0)
-            .unwrap();
+        let verdict = two.claim(claim(number)).await.unwrap();
         assert!(matches!(verdict, Verdict::Replay(_)), "{verdict:?}");
     }
     let receipts = PostgresReceipts::open(&Address::new(&url)).await.unwrap();

@@ -64,13 +64,7 @@ async fn a_hundred_thousand_records_are_swept_under_load() {
 }
 
 async fn once(store: &refrain_stores::postgres::Postgres, number: u64) {
-    let verdict = store
-        .claim(&[claim(number)])
-        .await
-        .unwrap()
-        .pop()
-        .unwrap()
-        .unwrap();
+    let verdict = store.claim(claim(number)).await.unwrap();
     let Verdict::Granted(grant) = verdict else {
         panic!("{verdict:?}");
     };
@@ -87,13 +81,7 @@ async fn once(store: &refrain_stores::postgres::Postgres, number: u64) {
 async fn an_outcome_past_retention_leaves_a_tombstone_until_it_may_be_forgotten() {
     let schema = Schema::new();
     let store = schema.open().await;
-    let verdict = store
-        .claim(&[claim(1)])
-        .await
-        .unwrap()
-        .pop()
-        .unwrap()
-        .unwrap();
+    let verdict = store.claim(claim(1)).await.unwrap();
     let Verdict::Granted(grant) = verdict else {
         panic!("{verdict:?}");
     };
@@ -123,12 +111,6 @@ async fn an_outcome_past_retention_leaves_a_tombstone_until_it_may_be_forgotten(
         ),
         (4, true, true)
     );
-    let verdict = store
-        .claim(&[claim(1)])
-        .await
-        .unwrap()
-        .pop()
-        .unwrap()
-        .unwrap();
+    let verdict = store.claim(claim(1)).await.unwrap();
     assert_eq!(verdict, Verdict::Expired);
 }

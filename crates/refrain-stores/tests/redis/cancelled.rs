@@ -67,8 +67,8 @@ async fn a_dropped_question_never_gives_its_answer_to_another() {
                     assert_eq!(body_of(&reading.unwrap().unwrap()), body(number));
                     answered += 1;
                 }
-                let (claims, asked) = ([claim(number)], claim((number + 1) % 50));
-                drop(cut(store.claim(&claims), polls).await);
+                drop(cut(store.claim(claim(number)), polls).await);
+                let asked = claim((number + 1) % 50);
                 let Verdict::Replay(outcome) = verdict(&store, &asked).await.unwrap() else {
                     panic!("a completed key is replayed");
                 };
@@ -90,7 +90,7 @@ async fn a_dropped_claim_or_completion_can_be_asked_again() {
     for number in 0..100 {
         let polls = u32::try_from(number % 9).unwrap();
         let ask = claim(number);
-        drop(cut(store.claim(std::slice::from_ref(&ask)), polls).await);
+        drop(cut(store.claim(ask.clone()), polls).await);
         let grant = granted(&store, &ask).await;
         assert_eq!((grant.attempt, granted(&store, &ask).await), (1, grant));
         let end = || completion(&body(number));

@@ -9,7 +9,7 @@ use refrain_testkit::{
 
 use crate::{
     lost::check_refused,
-    support::{ask, claim, complete, granted, id, replayed, verdict, words},
+    support::{ask, claim, complete, granted, id, replayed, verdict, verdicts, words},
 };
 
 const SLOTS: [(u16, u16); 3] = [(0, 5_460), (5_461, 10_922), (10_923, 16_383)];
@@ -100,7 +100,7 @@ async fn records_of_a_cluster_are_kept_listed_and_counted() {
         assert_eq!(replayed(&again, number).await, format!("done {number}"));
     }
     let claims: Vec<_> = (100..160).map(claim).collect();
-    for verdict in store.claim(&claims).await.unwrap() {
+    for verdict in verdicts(&store, &claims).await {
         assert!(matches!(verdict.unwrap(), Verdict::Granted(_)));
     }
     let census = store.census().await.unwrap();

@@ -13,7 +13,9 @@ use refrain::{ErrorKind, Fence, Store, record::State};
 use refrain_stores::redis::{Options, Redis};
 use refrain_testkit::{servers::PrivateRedis, wait};
 
-use crate::support::{ask, claim, complete, completion, granted, id, replayed, verdict, words};
+use crate::support::{
+    ask, claim, complete, completion, granted, id, replayed, verdict, verdicts, words,
+};
 
 /// Acknowledged claims and completions.
 #[derive(Default)]
@@ -139,7 +141,7 @@ async fn a_server_that_promised_to_keep_everything_and_forgot_grants_nothing() {
         "{error}"
     );
     let claims = [claim(1), claim(2)];
-    for verdict in store.claim(&claims).await.unwrap() {
+    for verdict in verdicts(&store, &claims).await {
         assert_eq!(verdict.unwrap_err().kind(), ErrorKind::Unavailable);
     }
     server.restart().unwrap();
@@ -160,7 +162,7 @@ async fn volatile_server_is_used_again_after_losing_its_records() {
     granted(&store, &claim(1)).await;
     let claims = [claim(2), claim(3)];
     let _: redis::Value = ask(&server.url(), &words("FLUSHALL"));
-    for verdict in store.claim(&claims).await.unwrap() {
+    for verdict in verdicts(&store, &claims).await {
         assert!(matches!(verdict.unwrap(), refrain::Verdict::Granted(_)));
     }
 }
@@ -175,7 +177,7 @@ async fn scripts_that_the_server_has_forgotten_are_loaded_again() {
     }
     let _: redis::Value = ask(&server.url(), &words("SCRIPT FLUSH"));
     let claims: Vec<_> = (10..20).map(claim).collect();
-    for verdict in store.claim(&claims).await.unwrap() {
+    for verdict in verdicts(&store, &claims).await {
         assert!(matches!(verdict.unwrap(), refrain::Verdict::Granted(_)));
     }
 }

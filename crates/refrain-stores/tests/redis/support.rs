@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use refrain::{
     Claim, Fingerprint, Outcome, RecordId, Result, Settlement, Store, Verdict, record::Grant,
 };
@@ -115,7 +116,12 @@ pub(crate) fn completion(body: &str) -> Settlement {
 
 /// Sends one claim.
 pub(crate) async fn verdict(store: &impl Store, claim: &Claim) -> Result<Verdict> {
-    store.claim(std::slice::from_ref(claim)).await?.remove(0)
+    store.claim(claim.clone()).await
+}
+
+/// Sends claims concurrently; the verdicts have the same order.
+pub(crate) async fn verdicts(store: &impl Store, claims: &[Claim]) -> Vec<Result<Verdict>> {
+    join_all(claims.iter().map(|claim| store.claim(claim.clone()))).await
 }
 
 pub(crate) async fn granted(store: &impl Store, claim: &Claim) -> Grant {

@@ -5,19 +5,15 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use refrain::{
-    Claim, ErrorKind, Fence, Outcome, Result, Settled, Settlement, Store, Verdict,
+    ErrorKind, Fence, Outcome, Result, Settled, Settlement, Store, Verdict,
     record::{Claimant, Reason},
 };
 use refrain_stores::redis::{Options, Redis};
 use refrain_testkit::servers::{PrivateRedis, redis_url};
 
 use crate::support::{
-    Prefix, ask, claim, complete, completion, granted, id, replayed, verdict, words,
+    Prefix, ask, claim, complete, completion, granted, id, replayed, verdict, verdicts, words,
 };
-
-async fn verdicts(store: &Redis, claims: &[Claim]) -> Vec<Result<Verdict>> {
-    store.claim(claims).await.unwrap()
-}
 
 fn is_corrupt<T>(answer: &Result<T>) -> bool {
     matches!(answer, Err(error) if error.kind() == ErrorKind::Corrupt)

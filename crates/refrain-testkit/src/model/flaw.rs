@@ -88,8 +88,8 @@ flaws! {
     RepeatsFences,
     /// Stores several records under one map key, so only one is kept.
     MixesUpRecords,
-    /// Decides all claims of a batch against the state before the batch.
-    BatchIsBlind,
+    /// Decides all claims that are sent at once, as one group, against the state before the group.
+    GroupIsBlind,
     /// Reads the record first and writes the claim 1 ms later, so claims race. Needs a runtime with timers.
     LooksThenActs,
     /// Uses the wall clock as store time.

@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::join_all;
 use refrain::{
     Claim, Credential, Fence, Fingerprint, Guarantee, Outcome, RecordId, Settled, Settlement,
     Store, Verdict,
@@ -154,13 +155,16 @@ impl<S: Store> Bench<S> {
     }
 }
 
-/// Sends a single claim to a store.
+/// Sends a claim to a store.
 pub(super) async fn send_claim(store: &impl Store, claim: &Claim) -> Checked<Verdict> {
-    let mut verdicts = store.claim(std::slice::from_ref(claim)).await?;
-    match verdicts.pop() {
-        Some(verdict) if verdicts.is_empty() => Ok(view::of_verdict(verdict?, claim.id)),
-        _ => Err(Broken("one claim did not return one verdict".into())),
-    }
+    let verdict = store.claim(claim.clone()).await?;
+    Ok(view::of_verdict(verdict, claim.id))
+}
+
+/// Sends claims concurrently; the verdicts have the same order.
+pub(super) async fn send_claims(store: &impl Store, claims: &[Claim]) -> Checked<Vec<Verdict>> {
+    let sent = claims.iter().map(|claim| send_claim(store, claim));
+    join_all(sent).await.into_iter().collect()
 }
 
 /// Record identities whose order differs from that of their numbers.

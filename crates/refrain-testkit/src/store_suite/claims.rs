@@ -10,10 +10,9 @@ use refrain::{
 use super::{
     bench::{
         Bench, Broken, Checked, LEASE, MOMENT, SETTLE_AFTER, brief, claim, completion, expect,
-        outcome, repeatable,
+        outcome, repeatable, send_claims,
     },
     stage::Stage,
-    view,
 };
 
 pub(super) async fn t1_an_absent_key_is_granted<S: Store>(bench: &Bench<S>) -> Checked {
@@ -196,18 +195,18 @@ pub(super) async fn a_zero_lease_lapses_at_once<S: Store>(bench: &Bench<S>) -> C
     expect("the attempt after a zero lease", grant.attempt, 2)
 }
 
-pub(super) async fn a_batch_grants_a_key_once<S: Store>(bench: &Bench<S>) -> Checked {
-    let batch: Vec<_> = [1, 2, 1, 3, 2, 1].map(claim).into();
-    let verdicts = bench.store.claim(&batch).await?;
+pub(super) async fn concurrent_claims_grant_a_key_once<S: Store>(bench: &Bench<S>) -> Checked {
+    let claims = [1, 2, 1, 3, 2, 1].map(claim);
+    let verdicts = send_claims(&*bench.store, &claims).await?;
     let mut granted = Vec::new();
-    for (claim, verdict) in batch.iter().zip(verdicts) {
-        match verdict? {
+    for (claim, verdict) in claims.iter().zip(verdicts) {
+        match verdict {
             Verdict::Granted(_) => granted.push(claim.id),
             Verdict::InFlight { .. } => (),
             other => {
                 let got = brief(&other);
                 let message =
-                    format!("expected a grant or in flight for a claim in a batch, got {got}");
+                    format!("expected a grant or in flight for a concurrent claim, got {got}");
                 return Err(Broken(message));
             }
         }
@@ -215,26 +214,24 @@ pub(super) async fn a_batch_grants_a_key_once<S: Store>(bench: &Bench<S>) -> Che
     granted.sort();
     let mut want: Vec<_> = [1, 2, 3].map(super::bench::id).into();
     want.sort();
-    expect("the keys granted in a batch with duplicates", granted, want)
+    let what = "the keys granted to concurrent claims with duplicates";
+    expect(what, granted, want)
 }
 
-pub(super) async fn a_batch_answers_in_order<S: Store>(bench: &Bench<S>) -> Checked {
-    expect("an empty batch", bench.store.claim(&[]).await?.len(), 0)?;
-    let mut batch = Vec::new();
+pub(super) async fn concurrent_claims_get_their_own_verdicts<S: Store>(
+    bench: &Bench<S>,
+) -> Checked {
+    let mut claims = Vec::new();
     let mut want = Vec::new();
     for number in 1..=5 {
         let (first, _) = Stage::Completed.reach(bench, number).await?;
-        batch.push(claim(number));
+        claims.push(claim(number));
         want.push(Verdict::Replay(outcome(first.id)));
     }
-    batch[2].fingerprint = Fingerprint([9; 16]);
+    claims[2].fingerprint = Fingerprint([9; 16]);
     want[2] = Verdict::Mismatch;
-    let verdicts = bench.store.claim(&batch).await?;
-    let sealed = |(verdict, claim): (refrain::Result<Verdict>, &Claim)| {
-        Ok(view::of_verdict(verdict?, claim.id))
-    };
-    let got: Checked<Vec<_>> = verdicts.into_iter().zip(&batch).map(sealed).collect();
-    expect("the verdicts of a batch", got?, want)
+    let got = send_claims(&*bench.store, &claims).await?;
+    expect("the verdicts of concurrent claims", got, want)
 }
 
 /// I3: a change to one record affects no other record.

@@ -10,7 +10,7 @@ use refrain::{
 use self::op::{IDS, Op};
 use super::{
     Fixture, Options,
-    bench::{Broken, Checked, caught, expect, id},
+    bench::{Broken, Checked, caught, expect, id, send_claims},
     view,
 };
 use crate::{ManualClock, Model};
@@ -150,16 +150,14 @@ impl<S: Store> Pair<S> {
 
     async fn claim(&mut self, claims: &[(Claim, Option<usize>)]) -> Checked {
         let (by_store, by_model) = self.claims(claims);
-        let got = self.store.claim(&by_store).await?;
-        let want = self.model.claim(&by_model).await?;
-        expect("the number of verdicts", got.len(), want.len())?;
+        let got = send_claims(&self.store, &by_store).await?;
+        let want = send_claims(&self.model, &by_model).await?;
         for (claim, (got, want)) in by_store.iter().zip(got.into_iter().zip(want)) {
-            let (got, want) = (got?, want?);
             if let (Verdict::Granted(got), Verdict::Granted(want)) = (&got, &want) {
                 self.note(claim.id, got.fence, want.fence);
             }
-            let got = self.named(Side::Store, view::of_verdict(got, claim.id));
-            let want = self.named(Side::Model, view::of_verdict(want, claim.id));
+            let got = self.named(Side::Store, got);
+            let want = self.named(Side::Model, want);
             expect("the verdict", got, want)?;
         }
         Ok(())

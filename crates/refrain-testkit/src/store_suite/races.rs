@@ -17,12 +17,15 @@ use tokio::{
 
 use super::{
     Options,
-    bench::{Bench, Broken, Checked, brief, claim, completion, expect, id, outcome, repeatable},
+    bench::{
+        Bench, Broken, Checked, brief, claim, completion, expect, id, outcome, repeatable,
+        send_claims,
+    },
     stage::Stage,
     view,
 };
 
-/// Claims in a batch, where a case needs many.
+/// Concurrent claims of one task, where a case needs many.
 const BATCH: u32 = 100;
 /// How long a racer repeats a call that changed nothing because another racer held the record's lock.
 const LOCKED_MAX: Duration = Duration::from_secs(30);
@@ -97,8 +100,7 @@ pub(super) async fn completion_races_takeover<S: Store>(
 async fn send_claim_unlocked(store: &impl Store, claim: &Claim) -> Checked<Verdict> {
     let end = Instant::now() + LOCKED_MAX;
     loop {
-        let verdict = store.claim(std::slice::from_ref(claim)).await;
-        match verdict.and_then(|mut all| all.remove(0)) {
+        match store.claim(claim.clone()).await {
             Err(error) if was_locked(&error) && Instant::now() < end => sleep(LOCKED_PAUSE).await,
             verdict => return Ok(view::of_verdict(verdict?, claim.id)),
         }
@@ -206,15 +208,13 @@ pub(super) async fn i11_fences_are_never_issued_twice<S: Store>(
 }
 
 async fn grants(store: &impl Store, start: u32) -> Checked<Vec<Fence>> {
-    let batch: Vec<_> = (start..start + BATCH).map(|n| claim(n.into())).collect();
-    let mut fences = Vec::new();
-    for (claim, verdict) in batch.iter().zip(store.claim(&batch).await?) {
-        match view::of_verdict(verdict?, claim.id) {
-            Verdict::Granted(grant) => fences.push(grant.fence),
-            other => return Err(unexpected("a claim of a new key", &other)),
-        }
-    }
-    Ok(fences)
+    let claims: Vec<_> = (start..start + BATCH).map(|n| claim(n.into())).collect();
+    let verdicts = send_claims(store, &claims).await?;
+    let fence = |verdict: Verdict| match verdict {
+        Verdict::Granted(grant) => Ok(grant.fence),
+        other => Err(unexpected("a claim of a new key", &other)),
+    };
+    verdicts.into_iter().map(fence).collect()
 }
 
 /// Starts `racers` tasks at the same moment, alternating between the two handles.

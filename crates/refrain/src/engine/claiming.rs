@@ -15,7 +15,7 @@ use crate::{
     key::RecordId,
     policy::Terms,
     record::{Claim, Claimant, Fence, Reason, State, Verdict},
-    store::{Store, StoreFuture, Watch},
+    store::{BoxedReply, Store, Watch},
 };
 
 /// First pause between claims for a record that another process holds.
@@ -427,13 +427,13 @@ struct SentClaim {
     terms: Terms,
     audit: Option<Arc<str>>,
     /// `None` after the store has replied.
-    reply: Option<StoreFuture<'static, Verdict>>,
+    reply: Option<BoxedReply<'static, Verdict>>,
 }
 
 impl SentClaim {
     fn new(inner: &Arc<EngineState>, claim: Claim, intent: &Intent) -> Self {
         Self {
-            reply: Some(inner.store.claim_one(&claim)),
+            reply: Some(inner.store.send_claim(claim.clone())),
             inner: inner.clone(),
             claim,
             terms: intent.terms,

@@ -297,10 +297,9 @@ impl EngineState {
             settle_after: FACT_LEASE,
             ..Claim::new(id, Fingerprint(FACT))
         };
-        let answer = self.store.claim(std::slice::from_ref(&claim)).await?.pop();
-        let settled = match answer.transpose()? {
-            Some(Verdict::Replay(_)) => return Ok(()),
-            Some(Verdict::Granted(grant)) => {
+        let settled = match self.store.claim(claim).await? {
+            Verdict::Replay(_) => return Ok(()),
+            Verdict::Granted(grant) => {
                 let end = Settlement::Complete {
                     outcome: Outcome::new(200, fact.text(operation)).sealed(id),
                     retention: FACT_RETENTION,

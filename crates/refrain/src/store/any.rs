@@ -1,5 +1,4 @@
-//! A type-erased store, its replies and their latency: one boxed future per call, unless the store starts claims and
-//! settlements without a box.
+//! A type-erased store, and the latency of its replies: one boxed future per call.
 
 use std::{
     any::Any,
@@ -7,15 +6,13 @@ use std::{
     path::Path,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, ready},
     time::Duration,
 };
 
 use tokio::time::Instant;
 
 use super::{
-    Census, Embedded, FACT, Guarantees, Memory, Page, Query, Reading, Store, Watch,
-    embedded::{self, QueuedReply},
+    Census, Embedded, FACT, Guarantees, Memory, Page, Query, Reading, Store, Watch, embedded,
 };
 use crate::{
     Error, ErrorKind, Result,
@@ -71,17 +68,9 @@ impl AnyStore {
         self
     }
 
-    /// Reports the latency of a call to the meter, if there is one.
-    fn metered<'a, T>(&'a self, op: Op, reply: BoxedStoreFuture<'a, T>) -> StoreFuture<'a, T> {
-        StoreFuture::of(ReplySource::Boxed(reply)).metered(op, self.meter.as_ref())
-    }
-
-    /// Asks for one claim. The reply borrows neither the store nor the claim.
-    pub(crate) fn claim_one(&self, claim: &Claim) -> StoreFuture<'static, Verdict> {
-        let started = self.store.start_claim(claim);
-        started
-            .unwrap_or_else(|| StoreFuture::boxed(claim_alone(self.store.clone(), claim.clone())))
-            .metered(Op::Claim, self.meter.as_ref())
+    /// Like [`Store::claim`]. The reply does not borrow the store, so that it can outlive its caller.
+    pub(crate) fn send_claim(&self, claim: Claim) -> BoxedReply<'static, Verdict> {
+        self.store.clone().claim(claim, self.meter.clone())
     }
 
     /// Opens `memory:` or `file:DIR`.
@@ -126,81 +115,14 @@ impl fmt::Debug for AnyStore {
     }
 }
 
-type BoxedStoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
-
-/// The reply of a store. Ready at the first poll if the store knew it at once.
-///
-/// # Cancellation
-/// Dropped, the claim or settlement may still happen, as if its reply were lost.
-pub struct StoreFuture<'a, T> {
-    reply: ReplySource<'a, T>,
-    /// Reports how long the reply took, and which operation it was.
-    meter: Option<(Arc<dyn Meter>, Op, Instant)>,
-}
-
-enum ReplySource<'a, T> {
-    /// Known at once; `None` once returned.
-    Ready(Option<Result<T>>),
-    /// From the writer of the embedded store.
-    Queued(QueuedReply<T>),
-    /// From any other store.
-    Boxed(BoxedStoreFuture<'a, T>),
-}
-
-impl<'a, T> StoreFuture<'a, T> {
-    /// A reply that is known.
-    pub fn ready(reply: Result<T>) -> Self {
-        Self::of(ReplySource::Ready(Some(reply)))
-    }
-
-    /// A reply that comes later.
-    pub fn boxed(future: impl Future<Output = Result<T>> + Send + 'a) -> Self {
-        Self::of(ReplySource::Boxed(Box::pin(future)))
-    }
-
-    /// A reply of the embedded store's writer.
-    pub(super) fn queued(reply: QueuedReply<T>) -> Self {
-        Self::of(ReplySource::Queued(reply))
-    }
-
-    fn of(reply: ReplySource<'a, T>) -> Self {
-        Self { reply, meter: None }
-    }
-
-    /// Reports the time from now until the reply.
-    fn metered(mut self, op: Op, meter: Option<&Arc<dyn Meter>>) -> Self {
-        self.meter = meter.map(|meter| (meter.clone(), op, Instant::now()));
-        self
-    }
-}
-
-impl<T: Unpin> Future for StoreFuture<'_, T> {
-    type Output = Result<T>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
-        let reply = ready!(match &mut self.reply {
-            ReplySource::Ready(reply) => reply.take().map_or(Poll::Pending, Poll::Ready),
-            ReplySource::Queued(reply) => Pin::new(reply).poll(context),
-            ReplySource::Boxed(reply) => reply.as_mut().poll(context),
-        });
-        if let Some((meter, op, asked)) = &self.meter {
-            meter.answered(*op, reply.is_ok(), asked.elapsed());
-        }
-        Poll::Ready(reply)
-    }
-}
-
-impl<T> Debug for StoreFuture<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("StoreFuture")
-    }
-}
+/// The reply of a type-erased store.
+pub(crate) type BoxedReply<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
 /// The operations of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Op {
-    /// One claim or a batch of claims.
+    /// Claim the right to execute.
     Claim,
     /// Settle a claim.
     Settle,
@@ -255,66 +177,79 @@ pub trait Meter: Debug + Send + Sync + 'static {
     fn answered(&self, op: Op, is_ok: bool, took: Duration);
 }
 
-async fn claim_alone(store: Arc<dyn StoreObject>, claim: Claim) -> Result<Verdict> {
-    let mut verdicts = store.claim(std::slice::from_ref(&claim)).await?;
-    verdicts.pop().unwrap_or_else(|| {
-        Err(Error::new(
-            ErrorKind::Unavailable,
-            "the store returned no reply to a claim",
-        ))
-    })
+/// Awaits a reply, and reports its latency to the meter, if there is one.
+async fn metered<T>(meter: Option<&Arc<dyn Meter>>, op: Op, reply: BoxedReply<'_, T>) -> Result<T> {
+    let asked = Instant::now();
+    let reply = reply.await;
+    report(meter, op, &reply, asked);
+    reply
+}
+
+fn report<T>(meter: Option<&Arc<dyn Meter>>, op: Op, reply: &Result<T>, asked: Instant) {
+    if let Some(meter) = meter {
+        meter.answered(op, reply.is_ok(), asked.elapsed());
+    }
 }
 
 /// Object-safe form of [`Store`].
 trait StoreObject: fmt::Debug + Send + Sync {
-    fn claim<'a>(&'a self, claims: &'a [Claim]) -> BoxedStoreFuture<'a, Vec<Result<Verdict>>>;
-    fn settle(&self, id: RecordId, fence: Fence, end: Settlement) -> StoreFuture<'_, Settled>;
-    fn start_claim(&self, claim: &Claim) -> Option<StoreFuture<'static, Verdict>>;
-    fn renew(&self, id: RecordId, fence: Fence, lease: Duration) -> BoxedStoreFuture<'_, Settled>;
-    fn read(&self, id: RecordId) -> BoxedStoreFuture<'_, Option<Reading>>;
-    fn list<'a>(&'a self, query: &'a Query) -> BoxedStoreFuture<'a, Page>;
-    fn erase(&self, id: RecordId) -> BoxedStoreFuture<'_, Erased>;
-    fn census(&self) -> BoxedStoreFuture<'_, Census>;
-    fn sweep(&self, at_most: u32) -> BoxedStoreFuture<'_, u32>;
+    /// Owns the store and reports its latency, so that the whole reply is one allocation.
+    fn claim(
+        self: Arc<Self>,
+        claim: Claim,
+        meter: Option<Arc<dyn Meter>>,
+    ) -> BoxedReply<'static, Verdict>;
+    fn settle(&self, id: RecordId, fence: Fence, end: Settlement) -> BoxedReply<'_, Settled>;
+    fn renew(&self, id: RecordId, fence: Fence, lease: Duration) -> BoxedReply<'_, Settled>;
+    fn read(&self, id: RecordId) -> BoxedReply<'_, Option<Reading>>;
+    fn list<'a>(&'a self, query: &'a Query) -> BoxedReply<'a, Page>;
+    fn erase(&self, id: RecordId) -> BoxedReply<'_, Erased>;
+    fn census(&self) -> BoxedReply<'_, Census>;
+    fn sweep(&self, at_most: u32) -> BoxedReply<'_, u32>;
     fn guarantees(&self) -> Guarantees;
     fn watch(&self, id: RecordId) -> Option<Watch>;
     fn secret(&self) -> &Secret;
 }
 
 impl<S: Store> StoreObject for S {
-    fn claim<'a>(&'a self, claims: &'a [Claim]) -> BoxedStoreFuture<'a, Vec<Result<Verdict>>> {
-        Box::pin(Store::claim(self, claims))
+    fn claim(
+        self: Arc<Self>,
+        claim: Claim,
+        meter: Option<Arc<dyn Meter>>,
+    ) -> BoxedReply<'static, Verdict> {
+        Box::pin(async move {
+            let asked = Instant::now();
+            let reply = Store::claim(&*self, claim).await;
+            report(meter.as_ref(), Op::Claim, &reply, asked);
+            reply
+        })
     }
 
-    fn settle(&self, id: RecordId, fence: Fence, end: Settlement) -> StoreFuture<'_, Settled> {
-        Store::start_settle(self, id, fence, end)
+    fn settle(&self, id: RecordId, fence: Fence, end: Settlement) -> BoxedReply<'_, Settled> {
+        Box::pin(Store::settle(self, id, fence, end))
     }
 
-    fn start_claim(&self, claim: &Claim) -> Option<StoreFuture<'static, Verdict>> {
-        Store::start_claim(self, claim)
-    }
-
-    fn renew(&self, id: RecordId, fence: Fence, lease: Duration) -> BoxedStoreFuture<'_, Settled> {
+    fn renew(&self, id: RecordId, fence: Fence, lease: Duration) -> BoxedReply<'_, Settled> {
         Box::pin(Store::renew(self, id, fence, lease))
     }
 
-    fn read(&self, id: RecordId) -> BoxedStoreFuture<'_, Option<Reading>> {
+    fn read(&self, id: RecordId) -> BoxedReply<'_, Option<Reading>> {
         Box::pin(Store::read(self, id))
     }
 
-    fn list<'a>(&'a self, query: &'a Query) -> BoxedStoreFuture<'a, Page> {
+    fn list<'a>(&'a self, query: &'a Query) -> BoxedReply<'a, Page> {
         Box::pin(Store::list(self, query))
     }
 
-    fn erase(&self, id: RecordId) -> BoxedStoreFuture<'_, Erased> {
+    fn erase(&self, id: RecordId) -> BoxedReply<'_, Erased> {
         Box::pin(Store::erase(self, id))
     }
 
-    fn census(&self) -> BoxedStoreFuture<'_, Census> {
+    fn census(&self) -> BoxedReply<'_, Census> {
         Box::pin(Store::census(self))
     }
 
-    fn sweep(&self, at_most: u32) -> BoxedStoreFuture<'_, u32> {
+    fn sweep(&self, at_most: u32) -> BoxedReply<'_, u32> {
         Box::pin(Store::sweep(self, at_most))
     }
 
@@ -331,17 +266,10 @@ impl<S: Store> StoreObject for S {
     }
 }
 
-/// Returns the boxed futures directly: another async layer would only copy the arguments.
+/// Boxes each future at once: the future of an async fn would store the arguments as well.
 impl Store for AnyStore {
-    async fn claim(&self, claims: &[Claim]) -> Result<Vec<Result<Verdict>>> {
-        let asked = Instant::now();
-        let reply = self.store.claim(claims).await;
-        if let Some(meter) = &self.meter {
-            let all_ok = |verdicts: &Vec<Result<Verdict>>| verdicts.iter().all(Result::is_ok);
-            let is_ok = reply.as_ref().is_ok_and(all_ok);
-            meter.answered(Op::Claim, is_ok, asked.elapsed());
-        }
-        reply
+    fn claim(&self, claim: Claim) -> impl Future<Output = Result<Verdict>> + Send {
+        self.send_claim(claim)
     }
 
     fn settle(
@@ -350,12 +278,11 @@ impl Store for AnyStore {
         fence: Fence,
         end: Settlement,
     ) -> impl Future<Output = Result<Settled>> + Send {
-        let settling = self.store.settle(id, fence, end);
-        settling.metered(Op::Settle, self.meter.as_ref())
-    }
-
-    fn start_claim(&self, claim: &Claim) -> Option<StoreFuture<'static, Verdict>> {
-        Some(self.claim_one(claim))
+        metered(
+            self.meter.as_ref(),
+            Op::Settle,
+            self.store.settle(id, fence, end),
+        )
     }
 
     fn renew(
@@ -364,15 +291,19 @@ impl Store for AnyStore {
         fence: Fence,
         lease: Duration,
     ) -> impl Future<Output = Result<Settled>> + Send {
-        self.metered(Op::Renew, self.store.renew(id, fence, lease))
+        metered(
+            self.meter.as_ref(),
+            Op::Renew,
+            self.store.renew(id, fence, lease),
+        )
     }
 
     fn read(&self, id: RecordId) -> impl Future<Output = Result<Option<Reading>>> + Send {
-        self.metered(Op::Read, self.store.read(id))
+        metered(self.meter.as_ref(), Op::Read, self.store.read(id))
     }
 
     async fn list(&self, query: &Query) -> Result<Page> {
-        let mut page = self.metered(Op::List, self.store.list(query)).await?;
+        let mut page = metered(self.meter.as_ref(), Op::List, self.store.list(query)).await?;
         // The engine's own records are not requests.
         page.readings
             .retain(|reading| reading.record.fingerprint.0 != FACT);
@@ -380,15 +311,15 @@ impl Store for AnyStore {
     }
 
     fn erase(&self, id: RecordId) -> impl Future<Output = Result<Erased>> + Send {
-        self.metered(Op::Erase, self.store.erase(id))
+        metered(self.meter.as_ref(), Op::Erase, self.store.erase(id))
     }
 
     fn census(&self) -> impl Future<Output = Result<Census>> + Send {
-        self.metered(Op::Census, self.store.census())
+        metered(self.meter.as_ref(), Op::Census, self.store.census())
     }
 
     fn sweep(&self, at_most: u32) -> impl Future<Output = Result<u32>> + Send {
-        self.metered(Op::Sweep, self.store.sweep(at_most))
+        metered(self.meter.as_ref(), Op::Sweep, self.store.sweep(at_most))
     }
 
     fn guarantees(&self) -> Guarantees {

@@ -29,7 +29,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Census, Guarantees, Page, Query, Reading, Store, StoreFuture, Watch, table::Table};
+use super::{Census, Guarantees, Page, Query, Reading, Store, Watch, table::Table};
 use crate::{
     Error, ErrorKind, Result,
     clock::StoreClock,
@@ -60,7 +60,6 @@ use maintenance::Maintenance;
 use manifest::Manifest;
 pub use options::{Durability, Options};
 use segment::{Location, Segment};
-pub(crate) use writer::QueuedReply;
 use writer::{QueuedRequest, Request};
 
 /// The longest outcome, and the largest segment, in bytes. Offsets and lengths have 32 bits.
@@ -249,30 +248,6 @@ impl Embedded {
         Ok(recovered.damage)
     }
 
-    /// Decides a claim, or queues it. The reply borrows neither the store nor the claim.
-    fn claim_one(&self, claim: &Claim) -> StoreFuture<'static, Verdict> {
-        match self.inner.shared.find_cached(claim.id) {
-            Ok(Poll::Ready(record)) => self.decide(claim, record),
-            Ok(Poll::Pending) => {
-                let (this, claim) = (self.clone(), claim.clone());
-                let found = self.blocking(move |this| this.inner.shared.find(claim.id));
-                StoreFuture::boxed(async move { this.decide(&claim, found.await?).await })
-            }
-            Err(error) => StoreFuture::ready(Err(error)),
-        }
-    }
-
-    /// Decides a claim that changes nothing, and leaves every other one to the writer.
-    fn decide(&self, claim: &Claim, record: Option<Record>) -> StoreFuture<'static, Verdict> {
-        match record.and_then(|record| self.verdict_without_change(claim, record)) {
-            Some(verdict) => StoreFuture::ready(Ok(verdict)),
-            None => {
-                let request = Request::Claim(claim.clone());
-                self.submit(claim.id, request, Reply::into_verdict)
-            }
-        }
-    }
-
     /// The verdict on a claim that does not change the record; `None` if it does.
     fn verdict_without_change(&self, claim: &Claim, record: Record) -> Option<Verdict> {
         // This fence is never granted: only the writer applies changes.
@@ -286,41 +261,6 @@ impl Embedded {
         match (stepped.reply, stepped.change) {
             (Reply::Verdict(verdict), Change::Nothing) => Some(verdict),
             _ => None,
-        }
-    }
-
-    /// Queues a settlement.
-    fn settle_one(
-        &self,
-        id: RecordId,
-        fence: Fence,
-        end: Settlement,
-    ) -> StoreFuture<'static, Settled> {
-        match check_len(&end) {
-            Ok(()) => self.submit(
-                id,
-                Request::Settle(fence, end.sealed(id)),
-                Reply::into_settled,
-            ),
-            Err(error) => StoreFuture::ready(Err(error)),
-        }
-    }
-
-    /// Hands a request to the writer.
-    fn submit<T>(
-        &self,
-        id: RecordId,
-        request: Request,
-        take: fn(Reply) -> Result<T>,
-    ) -> StoreFuture<'static, T> {
-        let shared = self.inner.shared.clone();
-        match shared.submit(id, request) {
-            Ok(reply) => StoreFuture::queued(QueuedReply {
-                reply,
-                take,
-                shared,
-            }),
-            Err(error) => StoreFuture::ready(Err(error)),
         }
     }
 
@@ -361,36 +301,36 @@ fn check_len(end: &Settlement) -> Result<()> {
 }
 
 impl Store for Embedded {
-    async fn claim(&self, claims: &[Claim]) -> Result<Vec<Result<Verdict>>> {
-        // Queue all claims before waiting for the first, so that they share one sync.
-        let submitted: Vec<_> = claims.iter().map(|claim| self.claim_one(claim)).collect();
-        let mut verdicts = Vec::with_capacity(claims.len());
-        for reply in submitted {
-            verdicts.push(reply.await);
+    /// Decides a claim that changes nothing in the caller's task, and leaves every other one to the writer.
+    async fn claim(&self, claim: Claim) -> Result<Verdict> {
+        let id = claim.id;
+        let record = match self.inner.shared.find_cached(id)? {
+            Poll::Ready(record) => record,
+            Poll::Pending => {
+                self.blocking(move |this| this.inner.shared.find(id))
+                    .await?
+            }
+        };
+        match record.and_then(|record| self.verdict_without_change(&claim, record)) {
+            Some(verdict) => Ok(verdict),
+            None => self
+                .inner
+                .shared
+                .submit(id, Request::Claim(claim))
+                .await?
+                .into_verdict(),
         }
-        Ok(verdicts)
     }
 
     async fn settle(&self, id: RecordId, fence: Fence, end: Settlement) -> Result<Settled> {
-        self.settle_one(id, fence, end).await
-    }
-
-    fn start_claim(&self, claim: &Claim) -> Option<StoreFuture<'static, Verdict>> {
-        Some(self.claim_one(claim))
-    }
-
-    fn start_settle(
-        &self,
-        id: RecordId,
-        fence: Fence,
-        end: Settlement,
-    ) -> StoreFuture<'_, Settled> {
-        self.settle_one(id, fence, end)
+        check_len(&end)?;
+        let request = Request::Settle(fence, end.sealed(id));
+        self.inner.shared.submit(id, request).await?.into_settled()
     }
 
     async fn renew(&self, id: RecordId, fence: Fence, lease: Duration) -> Result<Settled> {
         let request = Request::Renew(fence, lease);
-        self.submit(id, request, Reply::into_settled).await
+        self.inner.shared.submit(id, request).await?.into_settled()
     }
 
     async fn read(&self, id: RecordId) -> Result<Option<Reading>> {

@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::{
-    Census, Guarantees, Page, Query, Reading, Store, StoreFuture, Watch,
+    Census, Guarantees, Page, Query, Reading, Store, Watch,
     table::{Table, TableEntry},
 };
 use crate::{
@@ -80,7 +80,7 @@ impl Memory {
         }
     }
 
-    fn claim_one(&self, claim: &Claim) -> Result<Verdict> {
+    fn decide(&self, claim: Claim) -> Result<Verdict> {
         let shared = &*self.shared;
         shared.table.with(claim.id, |entry| {
             // Increment under the record's lock, so that the fences of one record grow.
@@ -98,7 +98,7 @@ impl Memory {
             // Borrow the outcome: a claim never creates one.
             let before = before.map(|record| record.by_ref());
             let standing = before.as_ref().map(|record| record.state.name());
-            let stepped = step(before, Command::Claim(claim.clone(), fence), now);
+            let stepped = step(before, Command::Claim(claim, fence), now);
             let verdict = stepped.reply.into_verdict()?;
             let verdict = verdict.convert(|grant| grant, Outcome::clone);
             let after = stepped.record;
@@ -109,11 +109,6 @@ impl Memory {
             }
             Ok(verdict)
         })
-    }
-
-    fn settle_one(&self, id: RecordId, fence: Fence, end: Settlement) -> Result<Settled> {
-        let end = end.sealed(id);
-        self.apply(id, Command::Settle(fence, end)).into_settled()
     }
 
     fn apply(&self, id: RecordId, command: Command) -> Reply {
@@ -175,25 +170,13 @@ fn size(record: &Record) -> usize {
 }
 
 impl Store for Memory {
-    async fn claim(&self, claims: &[Claim]) -> Result<Vec<Result<Verdict>>> {
-        Ok(claims.iter().map(|claim| self.claim_one(claim)).collect())
+    async fn claim(&self, claim: Claim) -> Result<Verdict> {
+        self.decide(claim)
     }
 
     async fn settle(&self, id: RecordId, fence: Fence, end: Settlement) -> Result<Settled> {
-        self.settle_one(id, fence, end)
-    }
-
-    fn start_claim(&self, claim: &Claim) -> Option<StoreFuture<'static, Verdict>> {
-        Some(StoreFuture::ready(self.claim_one(claim)))
-    }
-
-    fn start_settle(
-        &self,
-        id: RecordId,
-        fence: Fence,
-        end: Settlement,
-    ) -> StoreFuture<'_, Settled> {
-        StoreFuture::ready(self.settle_one(id, fence, end))
+        let end = end.sealed(id);
+        self.apply(id, Command::Settle(fence, end)).into_settled()
     }
 
     async fn renew(&self, id: RecordId, fence: Fence, lease: Duration) -> Result<Settled> {

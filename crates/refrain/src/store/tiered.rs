@@ -251,29 +251,16 @@ impl<F: Front, S: Store> Tiered<F, S> {
 }
 
 impl<F: Front, S: Store> Store for Tiered<F, S> {
-    async fn claim(&self, claims: &[Claim]) -> Result<Vec<Result<Verdict>>> {
-        let mut verdicts = Vec::with_capacity(claims.len());
-        let mut left = Vec::new();
-        for claim in claims {
-            let answer = self.replay(claim).await;
-            if answer.is_none() {
-                left.push(claim.clone());
-            }
-            verdicts.push(answer);
+    async fn claim(&self, claim: Claim) -> Result<Verdict> {
+        if let Some(verdict) = self.replay(&claim).await {
+            return Ok(verdict);
         }
-        let answers = match left.is_empty() {
-            true => Vec::new(),
-            false => self.store.claim(&left).await?,
-        };
-        for (claim, answer) in left.iter().zip(&answers) {
-            if let Ok(Verdict::Replay(_)) = answer {
-                self.put(claim.id).await;
-            }
+        let id = claim.id;
+        let verdict = self.store.claim(claim).await;
+        if let Ok(Verdict::Replay(_)) = verdict {
+            self.put(id).await;
         }
-        let mut answers = answers.into_iter();
-        let mut from_store = || answers.next().unwrap_or_else(|| Err(unanswered()));
-        let merged = |verdict: Option<Verdict>| verdict.map_or_else(&mut from_store, Ok);
-        Ok(verdicts.into_iter().map(merged).collect())
+        verdict
     }
 
     fn settle(
@@ -328,11 +315,4 @@ impl<F: Front, S: Store> Store for Tiered<F, S> {
     fn secret(&self) -> &Secret {
         self.store.secret()
     }
-}
-
-fn unanswered() -> Error {
-    Error::new(
-        ErrorKind::Unavailable,
-        "the store returned no reply to a claim",
-    )
 }

@@ -261,8 +261,7 @@ async fn message_that_kills_every_process_is_dead_lettered() {
                 intent.fingerprint,
             )
         };
-        let verdict = stage.store.claim(&[claim]).await.unwrap().pop().unwrap();
-        let Verdict::Granted(grant) = verdict.unwrap() else {
+        let Verdict::Granted(grant) = stage.store.claim(claim).await.unwrap() else {
             panic!("not granted");
         };
         assert_eq!(grant.attempt, attempt);

@@ -111,14 +111,14 @@ fn a_cold_replay_does_not_stop_other_requests_of_its_thread() {
     complete(&store, 1, b"cold");
     disk.set_stuck(true);
     wait(async {
-        let mut replay = store.start_claim(&claim(1)).unwrap();
+        let mut replay = Box::pin(store.claim(claim(1)));
         let mut reading = Box::pin(store.read(id(1)));
         // One thread polls all of these: each would stop it if it read from the disk itself.
         let granted = tokio::select! {
             biased;
             early = &mut replay => panic!("decided without the disk: {early:?}"),
             early = &mut reading => panic!("read without the disk: {early:?}"),
-            granted = store.start_claim(&claim(2)).unwrap() => granted,
+            granted = store.claim(claim(2)) => granted,
         };
         assert!(matches!(granted, Ok(Verdict::Granted(_))), "{granted:?}");
         disk.set_stuck(false);

@@ -261,7 +261,7 @@ pub(crate) fn at_least_once(number: u64) -> Claim {
 }
 
 pub(crate) fn ask(store: &Embedded, claim: Claim) -> refrain::Result<Verdict> {
-    wait(store.claim(&[claim])).map(|mut verdicts| verdicts.remove(0))?
+    wait(store.claim(claim))
 }
 
 pub(crate) fn grant(store: &Embedded, claim: Claim) -> Fence {

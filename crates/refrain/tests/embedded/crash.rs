@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::join_all;
 use refrain::{
     Claim, Fence, Guarantee, Settled, Settlement, Store, Verdict,
     clock::{Clock, Timestamp},
@@ -190,8 +191,8 @@ impl History {
     }
 
     fn claim(&mut self, store: &Embedded, numbers: &[u64]) -> Option<()> {
-        let claims: Vec<_> = numbers.iter().map(|number| claim_of(*number)).collect();
-        let verdicts = wait(store.claim(&claims)).ok()?;
+        let claims = numbers.iter().map(|number| store.claim(claim_of(*number)));
+        let verdicts = wait(join_all(claims));
         let mut is_open = Some(());
         for (number, verdict) in numbers.iter().zip(verdicts) {
             match verdict {

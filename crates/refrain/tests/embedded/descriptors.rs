@@ -34,9 +34,7 @@ struct StoreWithRuntime {
 
 impl StoreWithRuntime {
     fn ask(&self, number: u64) -> refrain::Result<Verdict> {
-        let claims = [claim(number)];
-        let asked = self.runtime.block_on(self.store.claim(&claims));
-        asked.map(|mut verdicts| verdicts.remove(0))?
+        self.runtime.block_on(self.store.claim(claim(number)))
     }
 }
 

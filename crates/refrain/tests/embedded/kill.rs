@@ -94,11 +94,7 @@ fn child_that_is_killed() {
 }
 
 fn work(store: &Embedded, folder: &Path, key: u64, chance: u64) {
-    match wait(store.claim(&[claim_of(key)]))
-        .unwrap()
-        .remove(0)
-        .unwrap()
-    {
+    match wait(store.claim(claim_of(key))).unwrap() {
         Verdict::Granted(grant) => {
             note(&folder.join("effects"), &format!("{key}"));
             let body = format!("{key} {chance} {}", "x".repeat(chance as usize % 700));

@@ -44,7 +44,7 @@ fn claim(number: u8) -> Claim {
 }
 
 async fn ask(store: &Embedded, claim: Claim) -> Verdict {
-    store.claim(&[claim]).await.unwrap().remove(0).unwrap()
+    store.claim(claim).await.unwrap()
 }
 
 fn complete(body: &str) -> Settlement {

@@ -1,7 +1,7 @@
 //! Opening a store after a clean close reads the snapshots, not the log.
 
 use refrain::{
-    Claim, Store, Verdict,
+    Store, Verdict,
     store::embedded::{Embedded, Options},
 };
 
@@ -10,18 +10,19 @@ use crate::common::{HOUR, ask, claim, completion, id};
 const RECORDS: u64 = 200_000;
 const BATCH: u64 = 20_000;
 
-/// Claims and completes records in large batches.
+/// Claims and completes records, many at once.
 async fn fill(store: &Embedded) {
     for first in (0..RECORDS).step_by(BATCH as usize) {
-        let claims: Vec<Claim> = (first..first + BATCH).map(claim).collect();
-        let verdicts = store.claim(&claims).await.unwrap();
         let mut tasks = tokio::task::JoinSet::new();
-        for (number, verdict) in (first..).zip(verdicts) {
-            let Verdict::Granted(grant) = verdict.unwrap() else {
-                panic!("{number} was claimed before");
-            };
-            let (store, end) = (store.clone(), completion(b"done", HOUR, HOUR));
-            tasks.spawn(async move { store.settle(id(number), grant.fence, end).await });
+        for number in first..first + BATCH {
+            let store = store.clone();
+            tasks.spawn(async move {
+                let Verdict::Granted(grant) = store.claim(claim(number)).await? else {
+                    panic!("{number} was claimed before");
+                };
+                let end = completion(b"done", HOUR, HOUR);
+                store.settle(id(number), grant.fence, end).await
+            });
         }
         for settled in tasks.join_all().await {
             assert!(settled.is_ok());

@@ -4,6 +4,7 @@
 
 use std::ops::Range;
 
+use futures_util::future::join_all;
 use refrain::{Store, record::State, store::embedded::Embedded};
 
 use crate::common::{
@@ -57,7 +58,7 @@ fn check_acknowledged(known: &Known) {
     assert!(matches!(state, Some(State::Indeterminate { .. })));
 }
 
-fn claim_one(store: &Embedded) {
+fn claim_alone(store: &Embedded) {
     grant(store, claim(4));
 }
 
@@ -71,8 +72,8 @@ fn long_body() -> Vec<u8> {
 }
 
 fn claim_many(store: &Embedded) {
-    let claims: Vec<_> = (10..22).map(claim).collect();
-    for verdict in wait(store.claim(&claims)).unwrap() {
+    let claims = (10..22).map(|number| store.claim(claim(number)));
+    for verdict in wait(join_all(claims)) {
         assert!(verdict.is_ok());
     }
 }
@@ -119,7 +120,7 @@ fn check_every_cut(torn: &Torn) {
 
 #[test]
 fn a_claim_may_be_cut_at_any_byte() {
-    check_every_cut(&prepare(claim_one));
+    check_every_cut(&prepare(claim_alone));
 }
 
 #[test]

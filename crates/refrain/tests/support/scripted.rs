@@ -161,9 +161,9 @@ impl Scripted {
 }
 
 impl Store for Scripted {
-    async fn claim(&self, claims: &[Claim]) -> refrain::Result<Vec<refrain::Result<Verdict>>> {
-        let (records, claims) = (self.records.clone(), claims.to_vec());
-        self.run(Op::Claim, async move { records.claim(&claims).await })
+    async fn claim(&self, claim: Claim) -> refrain::Result<Verdict> {
+        let records = self.records.clone();
+        self.run(Op::Claim, async move { records.claim(claim).await })
             .await
     }
 

@@ -16,7 +16,7 @@ pub(super) const IDS: u64 = 3;
 
 #[derive(Debug, Clone)]
 pub(super) enum Op {
-    /// Each claim with the fence that it overtakes, if any, counted from the record's last grant.
+    /// Concurrent claims, each with the fence that it overtakes, if any, counted from the record's last grant.
     Claim(Vec<(Claim, Option<usize>)>),
     Settle {
         id: RecordId,
@@ -40,7 +40,7 @@ pub(super) enum Op {
 impl Op {
     pub(super) fn random(rng: &mut StdRng) -> Self {
         match rng.random_range(0..100) {
-            0..45 => Self::Claim(batch(rng)),
+            0..45 => Self::Claim(claims(rng)),
             45..70 => Self::Settle {
                 id: any_id(rng),
                 pick: pick(rng),
@@ -78,8 +78,8 @@ fn pick(rng: &mut StdRng) -> Option<usize> {
     one_of(rng, &[Some(0), Some(0), Some(0), Some(1), Some(2), None])
 }
 
-/// At most one claim for each key: the order in which a store decides the claims of a batch is unspecified.
-fn batch(rng: &mut StdRng) -> Vec<(Claim, Option<usize>)> {
+/// At most one claim for each key: the order in which a store decides concurrent claims is unspecified.
+fn claims(rng: &mut StdRng) -> Vec<(Claim, Option<usize>)> {
     let len = one_of(rng, &[1, 1, 1, 2, 4]);
     let overtakes = &[None, None, Some(0), Some(0), Some(1)];
     let mut claims: Vec<_> = (0..len)

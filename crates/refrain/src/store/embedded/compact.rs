@@ -119,7 +119,7 @@ impl EmbeddedState {
             }
             let mut answers = Vec::new();
             for id in ids {
-                answers.push(self.submit(id, Request::Carry(watermark))?);
+                answers.push(self.enqueue(id, Request::Carry(watermark))?);
             }
             for answer in answers {
                 answer

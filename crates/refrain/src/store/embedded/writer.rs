@@ -3,15 +3,7 @@
 //!
 //! The changes of a batch are visible only once they are durable. If a batch cannot be made durable, it is rejected.
 
-use std::{
-    collections::HashMap,
-    hash::BuildHasherDefault,
-    path::Path,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll, ready},
-    time::Duration,
-};
+use std::{collections::HashMap, hash::BuildHasherDefault, path::Path, sync::Arc, time::Duration};
 
 use tokio::sync::oneshot;
 
@@ -63,7 +55,14 @@ pub(super) struct QueuedRequest {
 }
 
 impl EmbeddedState {
-    pub(super) fn submit(
+    /// Queues a request, and waits for the writer's reply.
+    pub(super) async fn submit(&self, id: RecordId, request: Request) -> Result<Reply> {
+        let reply = self.enqueue(id, request)?.await;
+        reply.unwrap_or_else(|_| Err(self.closed()))
+    }
+
+    /// Queues a request to the writer.
+    pub(super) fn enqueue(
         &self,
         id: RecordId,
         request: Request,
@@ -86,26 +85,6 @@ impl EmbeddedState {
                 Err(Error::new(ErrorKind::Unavailable, message))
             }
         }
-    }
-}
-
-/// The writer's reply to one request; keeps what it needs alive.
-#[derive(Debug)]
-pub(crate) struct QueuedReply<T> {
-    pub(super) reply: oneshot::Receiver<Result<Reply>>,
-    /// Takes the expected kind of reply.
-    pub(super) take: fn(Reply) -> Result<T>,
-    pub(super) shared: Arc<EmbeddedState>,
-}
-
-impl<T> Future for QueuedReply<T> {
-    type Output = Result<T>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
-        Poll::Ready(match ready!(Pin::new(&mut self.reply).poll(context)) {
-            Ok(reply) => reply.and_then(self.take),
-            Err(_) => Err(self.shared.closed()),
-        })
     }
 }
 
