@@ -17,7 +17,9 @@ use std::{
 };
 
 use refrain::store::embedded::{self, Embedded};
-use support::{AfterResponse, Client, Proxy, Starting, Upstream, answer, call, get, post, until};
+use support::{
+    AfterResponse, Client, Proxy, Starting, Upstream, answer, call, get, post, request, until,
+};
 
 /// Checks the exit code and words of the message.
 fn check(starting: &Starting, code: i32, words: &[&str]) {
@@ -336,11 +338,41 @@ fn a_tunnel_does_not_hold_up_the_end() {
     let proxy = Proxy::start(upstream.address, LONG_DRAIN);
     let mut client = Client::connect(proxy.address);
     let upgrade = [("connection", "upgrade"), ("upgrade", "x")];
-    client.send(support::request("GET /", &upgrade, b""));
+    client.send(request("GET /", &upgrade, b""));
     assert_eq!(client.answer().status, 101);
     proxy.terminate();
     assert_eq!(proxy.ended().code(), Some(0));
     assert!(client.is_closed());
+}
+
+/// Clients reject a switch of protocols that does not say so.
+#[test]
+fn an_upgrade_during_the_shutdown_is_still_announced() {
+    let is_stopping = Arc::new(AtomicBool::new(false));
+    let stopping = is_stopping.clone();
+    let upstream = Upstream::start(move |_, stream| {
+        use std::io::Write as _;
+        until("the proxy stops", || stopping.load(Relaxed));
+        let switched =
+            "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n";
+        stream.write_all(switched.as_bytes()).unwrap();
+        AfterResponse::Close
+    });
+    let proxy = Proxy::start(upstream.address, LONG_DRAIN);
+    let mut client = Client::connect(proxy.address);
+    let upgrade = [("connection", "upgrade"), ("upgrade", "x")];
+    client.send(request("GET /", &upgrade, b""));
+    upstream.wait_for(1);
+    proxy.terminate();
+    until("no connection is accepted", || {
+        std::net::TcpStream::connect(proxy.address).is_err()
+    });
+    is_stopping.store(true, Relaxed);
+    let switched = client.answer();
+    assert_eq!(switched.status, 101);
+    assert_eq!(switched.header("connection"), Some("upgrade"));
+    assert_eq!(switched.header("upgrade"), Some("x"));
+    assert_eq!(proxy.ended().code(), Some(0));
 }
 
 #[test]

@@ -76,6 +76,10 @@ pub(super) async fn serve(
         if polled.is_ready() || is_told || !client.is_draining() || client.is_mid_head() {
             return polled;
         }
+        // hyper would add `close` to the fields of `101`, which some clients reject.
+        if may_switch(&tunnel) {
+            return polled;
+        }
         is_told = true;
         Pin::new(&mut serving).graceful_shutdown();
         serving.poll_without_shutdown(context)
@@ -98,6 +102,12 @@ pub(super) async fn serve(
     // If the receiver is gone, the connection is just closed.
     let _ = opened.send(OpenedTunnel { stream, read });
     Ok(())
+}
+
+/// Whether the current request asks for an upgrade, and was not answered otherwise yet.
+fn may_switch(tunnel: &Mutex<Option<TunnelSender>>) -> bool {
+    let tunnel = tunnel.lock().unwrap_or_else(PoisonError::into_inner);
+    tunnel.as_ref().is_some_and(|opened| !opened.is_closed())
 }
 
 /// Closes a connection. A client that still sends is read for a while, because a reset could destroy the response.
