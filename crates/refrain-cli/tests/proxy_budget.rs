@@ -101,3 +101,44 @@ fn captured_answers_count_and_are_never_refused() {
     until("its memory is released", || proxy.metric(USED) == 0.0);
     assert_eq!(upstream.count(), 2);
 }
+
+#[test]
+fn replays_count_until_slow_clients_have_them() {
+    // Larger than the socket buffers of a client that does not read.
+    const LARGE: usize = 16 * MIB;
+    let upstream =
+        Upstream::start(|_, stream| support::answer(stream, "200 OK", &[], &vec![b'x'; LARGE]));
+    let settings = "[proxy]\nbuffered_bytes_max = \"64MiB\"\nclient_timeout = \"10m\"\n[policy]\noutcome_bytes_max = \"64MiB\"";
+    let proxy = Proxy::start(upstream.address, settings);
+    assert_eq!(call(proxy.address, post("k", "x")).body.len(), LARGE);
+    until("its memory is released", || proxy.metric(USED) == 0.0);
+    let clients: Vec<_> = (0..10)
+        .map(|_| {
+            let mut client = Client::connect_narrow(proxy.address);
+            client.send(post("k", "x"));
+            client
+        })
+        .collect();
+    // 56 MiB are available for large bodies: three fit, the others are rejected.
+    until("the others are refused", || proxy.metric(REFUSED) >= 7.0);
+    assert!(proxy.metric(USED) >= (3 * LARGE) as f64);
+    let mut replays = Vec::new();
+    for mut client in clients {
+        let mut told = client.head().unwrap();
+        if told.status == 200 {
+            replays.push(client);
+        } else {
+            let len = told.header("content-length").unwrap().parse().unwrap();
+            told.body = client.exactly(len);
+            check_refused(&told);
+        }
+    }
+    assert_eq!(replays.len(), 3);
+    // One client leaves, the others read.
+    replays.pop();
+    for mut client in replays {
+        assert_eq!(client.exactly(LARGE).len(), LARGE);
+    }
+    until("all memory is released", || proxy.metric(USED) == 0.0);
+    assert_eq!(upstream.count(), 1);
+}

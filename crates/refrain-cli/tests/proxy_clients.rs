@@ -133,6 +133,29 @@ fn closes_clients_that_do_not_read_the_response() {
     check_served(&proxy);
 }
 
+/// A client that is not idle is not closed, however long its download takes.
+#[test]
+fn a_download_that_takes_longer_than_keep_alive_is_not_cut() {
+    // Larger than the socket buffers of a client that does not read.
+    const LARGE: usize = 16 << 20;
+    let upstream = Upstream::start(|_, stream| answer(stream, "200 OK", &[], &vec![b'x'; LARGE]));
+    let settings = "[proxy]\nkeep_alive = \"8s\"\nclient_timeout = \"10m\"\nthreads = 1\n[policy]\noutcome_bytes_max = \"64MiB\"";
+    let proxy = Proxy::start(upstream.address, settings);
+    assert_eq!(call(proxy.address, post("k", "x")).body.len(), LARGE);
+    let mut slow = [post("k", "x"), get("/large")].map(|bytes| {
+        let mut client = Client::connect_narrow(proxy.address);
+        assert_eq!(client.send(bytes).head().unwrap().status, 200);
+        client
+    });
+    for _ in 0..2 {
+        // Idle for a shorter time than the others have paused.
+        assert!(Client::connect(proxy.address).is_closed());
+        for client in &mut slow {
+            assert_eq!(client.exactly(LARGE / 2).len(), LARGE / 2);
+        }
+    }
+}
+
 /// The proxy closed the connection; the read did not time out.
 fn check_closed(read: std::io::Result<usize>) {
     use std::io::ErrorKind::{TimedOut, WouldBlock};

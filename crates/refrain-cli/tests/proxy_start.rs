@@ -238,6 +238,41 @@ fn shutdown_finishes_running_requests_and_accepts_no_new_ones() {
     assert_eq!(upstream.count(), 3);
 }
 
+/// Stops the proxy while it sends a long response to a slow client.
+fn check_whole(bytes: &[u8]) {
+    // Larger than the socket buffers of a client that does not read.
+    const LARGE: usize = 16 << 20;
+    let upstream = Upstream::start(|_, stream| answer(stream, "200 OK", &[], &vec![b'x'; LARGE]));
+    let settings = format!(
+        "{LONG_DRAIN}\nclient_timeout = \"10m\"\nthreads = 1\n[policy]\noutcome_bytes_max = \"64MiB\""
+    );
+    let proxy = Proxy::start(upstream.address, &settings);
+    let mut slow = Client::connect_narrow(proxy.address);
+    slow.send(bytes);
+    assert_eq!(slow.head().unwrap().status, 200);
+    let mut partial = Client::connect(proxy.address);
+    partial.send("GET / HTTP/1.1\r\nhost:");
+    until("both are accepted", || {
+        proxy.metric("refrain_connections") == 2.0
+    });
+    proxy.terminate();
+    // By then the proxy has closed every connection that it does not wait for.
+    assert!(partial.is_closed());
+    assert_eq!(slow.exactly(LARGE).len(), LARGE);
+    assert!(slow.is_closed());
+    assert_eq!(proxy.ended().code(), Some(0));
+}
+
+#[test]
+fn shutdown_finishes_a_response_that_the_client_reads_slowly() {
+    let key = ("idempotency-key", "k");
+    for connection in ["close", "keep-alive"] {
+        let connection = ("connection", connection);
+        check_whole(&request("GET /", &[connection], b""));
+        check_whole(&request("POST /orders", &[connection, key], b"x"));
+    }
+}
+
 #[test]
 fn a_stop_under_load_drops_nothing() {
     let upstream = slow(20);

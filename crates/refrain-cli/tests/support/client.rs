@@ -5,6 +5,11 @@ use std::{
     net::{Shutdown, SocketAddr, TcpStream},
 };
 
+use rustix::net::{
+    AddressFamily, SocketFlags, SocketType, connect, socket_with,
+    sockopt::set_socket_recv_buffer_size,
+};
+
 use super::{PATIENCE, find};
 
 /// One connection.
@@ -25,7 +30,19 @@ pub(crate) struct HttpResponse {
 
 impl Client {
     pub(crate) fn connect(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).unwrap();
+        Self::over(TcpStream::connect(address).unwrap())
+    }
+
+    /// A client for which the system buffers little of what it does not read.
+    pub(crate) fn connect_narrow(address: SocketAddr) -> Self {
+        let flags = SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap();
+        set_socket_recv_buffer_size(&socket, 4096).unwrap();
+        connect(&socket, &address).unwrap();
+        Self::over(socket.into())
+    }
+
+    fn over(stream: TcpStream) -> Self {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
@@ -161,6 +178,8 @@ impl Client {
                 len > 0
             }
             Err(error) if error.kind() == ErrorKind::ConnectionReset => false,
+            // A stopped process continues.
+            Err(error) if error.kind() == ErrorKind::Interrupted => self.fill(),
             Err(error) => panic!("{error}; received so far: {:?}", self.buffered()),
         }
     }
