@@ -7,6 +7,7 @@ mod support;
 use std::{
     io::{Read as _, Write as _},
     net::{Shutdown, TcpStream},
+    sync::Mutex,
     thread,
 };
 
@@ -145,6 +146,41 @@ fn trailers_that_nobody_announced_or_requested_are_dropped() {
     }
     for seen in upstream.seen() {
         assert_eq!((&*seen.body, &*seen.trailers), (&b"abc"[..], ""));
+    }
+}
+
+/// A recipient may merge trailers into the head, where these names decide how the message is read, or who sent it.
+#[test]
+fn trailers_that_only_a_head_may_carry_are_dropped() {
+    const TRAILERS: &str =
+        "Connection: close\r\nCookie: a=b\r\nRefrain-Record: forged\r\nx-sum: 7\r\n";
+    const NAMES: &str = "connection, cookie, refrain-record, x-sum";
+    let upstream = Upstream::start(|_, stream| {
+        let answer = format!(
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ntrailer: {NAMES}\r\n\r\n5\r\nhello\r\n0\r\n{TRAILERS}\r\n"
+        );
+        stream.write_all(answer.as_bytes()).unwrap();
+        AfterResponse::Keep
+    });
+    let proxy = Proxy::start(upstream.address, "");
+    let head = format!(
+        "POST /a HTTP/1.1\r\nhost: a\r\nte: trailers\r\ntrailer: {NAMES}\r\ntransfer-encoding: chunked\r\n"
+    );
+    let body = format!("3\r\nabc\r\n0\r\n{TRAILERS}\r\n");
+    let keyless = format!("{head}\r\n{body}");
+    let keyed = format!("{head}idempotency-key: k\r\n\r\n{body}");
+    for bytes in [&keyless, &keyed, &keyed] {
+        let answer = call(proxy.address, bytes);
+        assert_eq!((answer.status, answer.text()), (200, "hello"));
+        assert_eq!(answer.trailers, "x-sum: 7\r\n");
+    }
+    let seen = upstream.seen();
+    assert_eq!(seen.len(), 2);
+    for seen in seen {
+        assert_eq!(
+            (&*seen.body, &*seen.trailers),
+            (&b"abc"[..], "x-sum: 7\r\n")
+        );
     }
 }
 
@@ -426,4 +462,112 @@ fn an_early_answer_reaches_a_client_that_still_sends() {
     client.send("PUT /a HTTP/1.1\r\nhost: a\r\ncontent-length: 1000000\r\n\r\nsome");
     let answer = client.answer();
     assert_eq!((answer.status, answer.text()), (413, "no"));
+}
+
+/// Responds before it has read the request, and then resets the connection.
+fn reject_and_reset(mut stream: TcpStream) {
+    let start = head(&mut stream);
+    // The proxy is sending the body now.
+    stream.read_exact(&mut [0; 1_000]).unwrap();
+    let text = "x".repeat(if start.contains("short") { 2 } else { 40_000 });
+    let answer = match start.contains("chunked") {
+        true => format!("transfer-encoding: chunked\r\n\r\n9c40\r\n{text}\r\n0\r\n\r\n"),
+        false => format!("content-length: {}\r\n\r\n{text}", text.len()),
+    };
+    let answer = format!("HTTP/1.1 413 Too Large\r\n{answer}");
+    stream.write_all(answer.as_bytes()).unwrap();
+}
+
+#[test]
+fn an_early_answer_survives_the_reset_of_its_connection() {
+    let proxy = Proxy::start(Upstream::raw(reject_and_reset), "");
+    for (path, len) in [("short", 2), ("long", 40_000), ("chunked", 40_000)] {
+        for _ in 0..20 {
+            let mut client = Client::connect(proxy.address);
+            let mut sender = client.sender();
+            client.send(format!(
+                "PUT /{path} HTTP/1.1\r\nhost: a\r\ncontent-length: 8388608\r\n\r\n"
+            ));
+            // Fails if the proxy closes the connection before it has read all of it.
+            let sending = thread::spawn(move || sender.write_all(&vec![b'x'; 8 << 20]));
+            let answer = client.answer();
+            assert_eq!((answer.status, answer.body.len()), (413, len), "{path}");
+            drop(client);
+            let _ = sending.join().unwrap();
+        }
+    }
+}
+
+/// Sizes at which a body fills the socket buffers of a connection almost, exactly, or more than that.
+fn sizes(step: usize) -> impl Iterator<Item = usize> {
+    (1 << 20..6 << 20).step_by(step)
+}
+
+#[test]
+fn after_an_upload_that_the_upstream_did_not_read_the_connection_does_not_hang() {
+    let left = Mutex::new(Vec::new());
+    let upstream = Upstream::raw(move |mut stream| {
+        let start = head(&mut stream);
+        let answer = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+        stream.write_all(answer.as_bytes()).unwrap();
+        if start.starts_with("PUT /left") {
+            left.lock().unwrap().push(stream);
+        }
+    });
+    // No connection is reused: this upstream responds once.
+    let settings = "[proxy]\nread_timeout = \"10s\"\nthreads = 1\nupstream_idle_max = 0";
+    let proxy = Proxy::start(upstream, settings);
+    let check = |path: &str, len: usize| {
+        let mut client = Client::connect(proxy.address);
+        let mut sender = client.sender();
+        client.send(format!(
+            "PUT {path} HTTP/1.1\r\nhost: a\r\ncontent-length: {len}\r\n\r\n"
+        ));
+        // Fails if the proxy closes the connection before it has read all of it.
+        let sending = thread::spawn(move || sender.write_all(&vec![b'x'; len]));
+        assert_eq!(client.answer().text(), "ok", "{path} {len}");
+        let _ = sending.join().unwrap();
+        // The read fails if neither happens within a minute.
+        if let Some(next) = client.send(get("/next")).try_answer() {
+            assert_eq!((next.status, next.text()), (200, "ok"), "{path} {len}");
+        }
+    };
+    thread::scope(|scope| {
+        for len in sizes(200_000) {
+            scope.spawn(move || check("/left", len));
+            scope.spawn(move || check("/closed", len));
+        }
+    });
+}
+
+/// hyper is done with a connection when it has taken the last part of the response, which the client may not take yet.
+#[test]
+fn response_is_complete_though_the_request_ends_after_it_and_closes_the_connection() {
+    let upstream = Upstream::raw(|mut stream| {
+        let start = head(&mut stream);
+        let len = start
+            .strip_prefix("PUT /")
+            .and_then(|rest| rest.split(' ').next());
+        let len = len.map_or(0, |len| len.parse().unwrap());
+        let answer =
+            format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {len}\r\n\r\n");
+        stream.write_all(answer.as_bytes()).unwrap();
+        stream.write_all(&vec![b'x'; len]).unwrap();
+        let _ = std::io::copy(&mut stream, &mut std::io::sink());
+    });
+    let proxy = Proxy::start(upstream, "[proxy]\nthreads = 1");
+    // After some other requests, the only thread of the proxy has handled what arrived before them.
+    let turn = || (0..3).for_each(|_| assert_eq!(call(proxy.address, get("/")).status, 200));
+    for len in sizes(60_000) {
+        let mut client = Client::connect_narrow(proxy.address);
+        client.send(format!(
+            "PUT /{len} HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 10\r\n\r\n12345"
+        ));
+        assert_eq!(client.head().unwrap().status, 200);
+        turn();
+        client.send("67890");
+        turn();
+        assert_eq!(client.exactly(len).len(), len);
+        assert!(client.is_closed());
+    }
 }
