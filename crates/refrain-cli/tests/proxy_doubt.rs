@@ -6,7 +6,7 @@
 mod support;
 
 use std::{
-    io::Write as _,
+    io::{Read as _, Write as _},
     net::{Shutdown, TcpStream},
     sync::{Mutex, mpsc},
     thread,
@@ -244,6 +244,83 @@ fn a_late_response_is_not_awaited_once_the_record_is_settled() {
     awaits_late_responses(&proxy, 0);
     drop(go_on);
     assert_eq!(call(proxy.address, post("k", "x")).text(), "second");
+}
+
+/// Larger than the socket buffers of an upstream that does not read.
+const LARGE: usize = 16 << 20;
+
+/// Reads and discards up to `len` bytes of a body; returns their number.
+fn swallow(stream: &mut TcpStream, len: usize) -> usize {
+    let mut body = stream.take(len as u64);
+    let mut bytes = vec![0; 1 << 20];
+    let mut read = 0;
+    while let Ok(more @ 1..) = body.read(&mut bytes) {
+        read += more;
+    }
+    read
+}
+
+fn read_head(stream: &mut TcpStream) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        head.extend(byte);
+    }
+    String::from_utf8(head).unwrap()
+}
+
+/// Otherwise the upstream could still read the rest of it, and execute it in addition to the retry.
+#[test]
+fn a_request_that_was_not_sent_completely_is_cut_before_its_key_is_free() {
+    let (go_on, gone_on) = mpsc::channel();
+    let (count, counted) = mpsc::channel();
+    let first = Mutex::new(Some((gone_on, count)));
+    let upstream = Upstream::raw(move |mut stream| {
+        let head = read_head(&mut stream);
+        if head.starts_with("GET ") {
+            let none = "HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+            stream.write_all(none.as_bytes()).unwrap();
+            return;
+        }
+        let waiting = first.lock().unwrap().take();
+        if let Some((gone_on, count)) = waiting {
+            gone_on.recv().unwrap();
+            count.send(swallow(&mut stream, LARGE)).unwrap();
+        } else if swallow(&mut stream, LARGE) == LARGE {
+            answer(&mut stream, "201 Created", &[], b"second");
+        }
+    });
+    let settings = "[proxy]\nthreads = 1\n[[operation]]\nmatch = \"POST /orders\"\nprobe = \"GET /orders?key={key}\"\nrequest_bytes_max = \"64MiB\"\ntimeout = \"2s\"\nlease = \"1s\"\nsettle_after = \"2s\"";
+    let proxy = Proxy::start(upstream, settings);
+    let order = post("k", &"x".repeat(LARGE));
+    check(&call(proxy.address, &order), 504, "outcome-unknown");
+    until("the probe has freed the key", || {
+        call(proxy.address, &order).status == 201
+    });
+    go_on.send(()).unwrap();
+    let read = counted.recv().unwrap();
+    assert!(read < LARGE, "the upstream got the whole request");
+}
+
+#[test]
+fn a_request_that_is_answered_early_is_still_sent_to_its_end() {
+    let (go_on, gone_on) = mpsc::channel();
+    let (count, counted) = mpsc::channel();
+    let channels = Mutex::new((gone_on, count));
+    let upstream = Upstream::raw(move |mut stream| {
+        read_head(&mut stream);
+        answer(&mut stream, "200 OK", &[], b"ok");
+        let (gone_on, count) = &*channels.lock().unwrap();
+        gone_on.recv().unwrap();
+        count.send(swallow(&mut stream, LARGE)).unwrap();
+    });
+    let settings = "[policy]\nrequest_bytes_max = \"64MiB\"";
+    let proxy = Proxy::start(upstream, settings);
+    let told = call(proxy.address, post("k", &"x".repeat(LARGE)));
+    assert_eq!((told.status, told.text()), (200, "ok"));
+    go_on.send(()).unwrap();
+    assert_eq!(counted.recv().unwrap(), LARGE);
 }
 
 #[test]
