@@ -312,3 +312,24 @@ fn malformed_body_closes_the_connection_after_the_response() {
             .all(|seen| seen.start() != "GET /inner")
     );
 }
+
+/// A client may end its side of the connection with its request (half-close).
+#[test]
+fn a_client_that_sends_no_more_gets_answers_that_need_no_waiting() {
+    let upstream = Upstream::echo();
+    let proxy = Proxy::start(upstream.address, "");
+    assert_eq!(call(proxy.address, post("k", "x")).status, 200);
+    for _ in 0..20 {
+        for (bytes, status, is_replay) in [
+            (post("k", "x"), 200, true),
+            (post("a b", "x"), 400, false),
+            (b"GET / HTTP/1.1\r\n\r\n".to_vec(), 400, false),
+        ] {
+            let mut client = Client::connect(proxy.address);
+            let told = client.send(bytes).say_no_more().answer();
+            assert_eq!((told.status, told.is_replay()), (status, is_replay));
+            assert!(client.is_closed());
+        }
+    }
+    assert_eq!(upstream.count(), 1);
+}

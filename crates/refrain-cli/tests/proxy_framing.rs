@@ -261,3 +261,30 @@ fn an_answer_that_a_stricter_parser_refuses_leaves_the_outcome_unknown() {
     let proxy = Proxy::start(upstream.address, "");
     assert_eq!(call(proxy.address, post("k", "x")).status, 200);
 }
+
+/// A library that takes `GET` for a method without body drops it, unless its length is known.
+#[test]
+fn a_body_of_unknown_length_is_forwarded_with_every_method() {
+    let upstream = Upstream::echo();
+    let proxy = Proxy::start(upstream.address, "");
+    for (at, method) in ["GET", "DELETE", "OPTIONS", "QUERY"]
+        .into_iter()
+        .enumerate()
+    {
+        let bytes = format!(
+            "{method} /a HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"
+        );
+        assert_eq!(call(proxy.address, bytes).text(), "ok", "{method}");
+        let fields = [
+            (":method", method),
+            (":scheme", "http"),
+            (":authority", "shop.test"),
+            (":path", "/a"),
+        ];
+        let told = http2::call(proxy.address, &fields, Some("ok"));
+        assert_eq!(told, Some(200), "{method}");
+        let seen = upstream.seen().split_off(2 * at);
+        let bodies: Vec<_> = seen.iter().map(|it| &*it.body).collect();
+        assert_eq!(bodies, [b"ok"; 2], "{method}");
+    }
+}

@@ -51,6 +51,23 @@ fn a_refusal_reaches_a_client_that_sends_everything_first() {
     assert_eq!(upstream.count(), 0);
 }
 
+/// Arithmetic with such a length must not overflow.
+#[test]
+fn a_length_beyond_every_limit_is_refused_with_the_reason() {
+    let upstream = Upstream::echo();
+    let proxy = Proxy::start(upstream.address, "");
+    for length in [u64::MAX.into(), u128::from(u64::MAX) - 1, 1 << 64, 1 << 100] {
+        for _ in 0..5 {
+            let head = format!("POST /a HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n");
+            let bytes = [head.as_bytes(), &vec![b'x'; 300_000]].concat();
+            let told = send_then_read(proxy.address, &bytes);
+            let told = (told.status, told.code());
+            assert_eq!(told, (400, Some("request-malformed".into())), "{length}");
+        }
+    }
+    assert_eq!(upstream.count(), 0);
+}
+
 const PYTHON: &str = r#"
 import http.client, json, sys
 large = b"x" * (12 << 20)

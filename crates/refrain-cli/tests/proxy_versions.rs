@@ -28,7 +28,8 @@ use hyper::{
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use support::{
-    Proxy, Starting, Upstream, answer, call, find, get, http2 as frames, post, request, until,
+    AfterResponse, Proxy, Starting, Upstream, answer, call, find, get, http2 as frames, post,
+    request, until,
 };
 use tokio_rustls::rustls::{
     ServerConfig, ServerConnection, StreamOwned, crypto::ring, pki_types::PrivateKeyDer,
@@ -269,6 +270,25 @@ fn an_idle_connection_of_http_2_is_kept_as_long_as_any() {
         thread::sleep(Duration::from_secs(1));
     }
     assert_eq!(upstream.count(), 2);
+}
+
+/// After such a response, a library would send the next request in HTTP/1.0 as well.
+#[test]
+fn connection_of_an_http_1_0_upstream_is_not_reused() {
+    let upstream = Upstream::start(|_, stream| {
+        let old = "HTTP/1.0 200 OK\r\nconnection: keep-alive\r\ncontent-length: 2\r\n\r\nok";
+        stream.write_all(old.as_bytes()).unwrap();
+        AfterResponse::Keep
+    });
+    let proxy = Proxy::start(upstream.address, "[proxy]\nthreads = 1");
+    for at in 0..3 {
+        assert_eq!(call(proxy.address, get("/")).text(), "ok");
+        let key = format!("k{at}");
+        assert_eq!(call(proxy.address, post(&key, "x")).text(), "ok");
+    }
+    // Each request was in HTTP/1.1: the upstream rejects others.
+    let connections: Vec<_> = upstream.seen().iter().map(|it| it.connection).collect();
+    assert_eq!(connections, [0, 1, 2, 3, 4, 5]);
 }
 
 /// An upstream with TLS for `name` that counts its requests, and its certificate authority as a file.
