@@ -216,7 +216,7 @@ impl HttpBody for FrontResponse {
     }
 }
 
-/// What is wrong with a head, as an explanation for the client.
+/// Returns the fault of a head, explained for the client.
 fn find_fault(head: &request::Parts, has_body: bool) -> Option<&'static str> {
     in_method(&head.method)
         .or_else(|| in_body(&head.method, has_body))

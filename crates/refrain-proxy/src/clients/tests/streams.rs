@@ -234,7 +234,7 @@ fn requests() -> impl Strategy<Value = String> {
     prop::collection::vec(request, 1..4).prop_map(|requests| requests.concat())
 }
 
-/// Heads and bodies of what was passed. How the bytes arrive decides where chunks are cut, and not what they contain.
+/// The heads and bodies that were passed. How the bytes arrive decides where chunks are cut, not what they contain.
 fn contents((requests, refused): (Vec<Vec<u8>>, Option<Code>)) -> (Vec<Vec<u8>>, Option<Code>) {
     let content = |request: Vec<u8>| {
         let Ok(Some(head)) = HeadCheck::default().check(&request, LIMITS) else {
