@@ -12,6 +12,7 @@ use std::{
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering::Relaxed},
+        mpsc,
     },
     thread,
     time::Duration,
@@ -541,4 +542,41 @@ fn an_upstream_killed_in_mid_load_neither_loses_nor_repeats() {
         made += u32::from(*status == 201);
     }
     assert!(made > 100, "{made} of {}", told.len());
+}
+
+/// An upstream that took the end of the connection for the end of the upload would store a part of it as the whole.
+#[test]
+fn an_upload_that_is_cut_after_an_early_answer_stays_incomplete() {
+    let (seen, uploads) = mpsc::channel();
+    let upstream = Upstream::raw(move |mut stream| {
+        let mut read = Vec::new();
+        let mut bytes = [0; 1024];
+        while !read.ends_with(b"\r\n\r\n5\r\nstart\r\n") {
+            let len = stream.read(&mut bytes).unwrap();
+            read.extend(&bytes[..len]);
+        }
+        let answer = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n";
+        stream.write_all(answer.as_bytes()).unwrap();
+        let mut writer = stream.try_clone().unwrap();
+        // Each piece makes the proxy look at the upload again.
+        let answering = thread::spawn(move || {
+            while writer.write_all(b"1\r\nb\r\n").is_ok() {
+                thread::sleep(MOMENT);
+            }
+        });
+        while let Ok(len @ 1..) = stream.read(&mut bytes) {
+            read.extend(&bytes[..len]);
+        }
+        answering.join().unwrap();
+        seen.send(read).unwrap();
+    });
+    let proxy = Proxy::start(upstream, "[proxy]\nread_timeout = \"5s\"");
+    let mut client = Client::connect(proxy.address);
+    client.send("PUT /a HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n5\r\nstart\r\n");
+    assert_eq!(client.head().unwrap().status, 200);
+    assert_eq!(client.chunk().unwrap(), b"a");
+    drop(client);
+    let upload = uploads.recv().unwrap();
+    let upload = String::from_utf8_lossy(&upload);
+    assert!(upload.ends_with("5\r\nstart\r\n"), "{upload}");
 }

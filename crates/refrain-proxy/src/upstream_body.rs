@@ -247,6 +247,8 @@ pub(crate) struct Outgoing {
     body: Option<OutgoingBody>,
     /// Progress of the connection that sends it.
     state: Option<Arc<SendState>>,
+    /// Whether the body failed after the response had begun: it never ends, so that it cannot be taken for a complete one.
+    has_failed: bool,
 }
 
 #[derive(Debug)]
@@ -258,21 +260,25 @@ enum OutgoingBody {
 
 impl Outgoing {
     fn new(body: OutgoingBody) -> Self {
-        let body = Some(body);
-        Self { body, state: None }
+        Self {
+            body: Some(body),
+            state: None,
+            has_failed: false,
+        }
     }
 
     /// Reports the progress to the connection that sends the request.
     pub(crate) fn report_to(&mut self, state: &Arc<SendState>) {
         self.state = Some(state.clone());
     }
+}
 
+impl OutgoingBody {
     /// Whether it belongs to a request whose claim was granted.
     fn is_granted(&self) -> bool {
-        match &self.body {
-            Some(OutgoingBody::Client(body)) => body.is_granted(),
-            Some(OutgoingBody::Own(body)) => body.is_granted(),
-            None => false,
+        match self {
+            Self::Client(body) => body.is_granted(),
+            Self::Own(body) => body.is_granted(),
         }
     }
 }
@@ -297,6 +303,9 @@ impl HttpBody for Outgoing {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if self.has_failed {
+            return Poll::Pending;
+        }
         let frame = ready!(match &mut self.body {
             Some(OutgoingBody::Client(body)) => Pin::new(body).poll_frame(context),
             Some(OutgoingBody::Own(body)) => Pin::new(body).poll_frame(context),
@@ -313,7 +322,10 @@ impl HttpBody for Outgoing {
                 Poll::Ready(Some(Ok(frame)))
             }
             // hyper would end the response, too.
-            (Some(Err(_)), Some(state)) if state.has_response() => Poll::Pending,
+            (Some(Err(_)), Some(state)) if state.has_response() => {
+                self.has_failed = true;
+                Poll::Pending
+            }
             (Some(Err(error)), Some(state)) => {
                 let text = error.to_string();
                 state.fail(error);
@@ -324,6 +336,9 @@ impl HttpBody for Outgoing {
     }
 
     fn is_end_stream(&self) -> bool {
+        if self.has_failed {
+            return false;
+        }
         match &self.body {
             Some(OutgoingBody::Client(body)) => body.is_end_stream(),
             Some(OutgoingBody::Own(body)) => body.is_end_stream(),
@@ -344,11 +359,8 @@ impl HttpBody for Outgoing {
 impl Drop for Outgoing {
     fn drop(&mut self) {
         if let Some(state) = self.state.take() {
-            let granted = self.is_granted().then(|| Self {
-                body: self.body.take(),
-                state: None,
-            });
-            state.note_taken(granted);
+            let body = self.body.take_if(|body| body.is_granted());
+            state.note_taken(body.map(Self::new));
         }
     }
 }
