@@ -22,7 +22,7 @@ const NAME: &str = "refrain";
 macro_rules! files {
     ($($path:literal),* $(,)?) => {
         /// Each file, by its path in the skill's folder.
-        const FILES: &[(&str, &str)] = &[$(($path, include_str!(concat!("../../../skills/refrain/", $path)))),*];
+        const FILES: &[(&str, &str)] = &[$(($path, include_str!(concat!("../skills/refrain/", $path)))),*];
     };
 }
 
