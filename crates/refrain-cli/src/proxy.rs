@@ -13,7 +13,7 @@ use std::{
 
 use refrain::{
     AuditLog, Engine, ErrorKind,
-    policy::{Address, ConfigError, Secrets, Settings, schemes},
+    policy::{Address, ConfigError, Secrets, Settings, redacted, schemes},
     store::embedded,
 };
 use refrain_proxy::{
@@ -206,6 +206,8 @@ async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
     let engine = Engine::new(open_store(settings).await?.with_meter(metrics.clone()));
     let is_audited = settings.audited().next().is_some();
     let engine = engine.with_audit(audit_log(settings, is_audited)?);
+    let upstream = settings.upstream.as_deref().map(redacted);
+    let engine = engine.with_upstream(&upstream.unwrap_or_default());
     let proxy = Proxy::bind(settings, engine.clone())?
         .with_layer(|layer| receipts::read(layer, receipts).with_observer(metrics.clone()))
         .with_metrics(&metrics);

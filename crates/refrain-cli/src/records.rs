@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use base64::{Engine as _, prelude::BASE64_STANDARD};
+use http::StatusCode;
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -16,6 +16,9 @@ use crate::{
 };
 
 mod print;
+mod resolve;
+
+use resolve::Resolve;
 
 /// The default number of records listed.
 const LIMIT: u32 = 100;
@@ -29,11 +32,15 @@ const BODY_BYTES_MAX: u64 = 8 << 20;
 #[command(after_help = "Examples:
   refrain records                                     the first 100 records; the same as `refrain records list`
   refrain records list --state indeterminate          unknown outcomes, which wait for a decision
+  refrain records list --operation 'POST /v1/payments' --newer-than 2h
+  refrain records find --key order-7                  every record of a key, in all scopes
   refrain records show 3f2a…                          one record, with its outcome
   refrain records show --request 'POST /v1/payments' --key order-7 --header 'Authorization: Bearer …'
                                                       the record of a request
   refrain records resolve 3f2a… --status 201 --body @answer.json --reason 'found in the ledger'
   refrain records resolve 3f2a… --never-happened --reason 'not in the ledger' --by anna
+  refrain records resolve --all --operation 'POST /v1/payments' --older-than 1h --never-happened --reason 'not in the ledger' --dry-run
+                                                      many unknown outcomes; without --dry-run it resolves them
   refrain records erase 3f2a… --reason 'test data'    a retry executes again
 
 The admin address of the proxy: --admin, or REFRAIN_ADMIN, or http://127.0.0.1:8378.
@@ -57,25 +64,11 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     /// List records in the order of their ids
-    List {
-        /// Only records in this state
-        #[arg(long, value_parser = ["in-flight", "completed", "indeterminate", "tombstone"])]
-        state: Option<String>,
-        /// Maximum number of records
-        #[arg(long, default_value_t = LIMIT, value_parser = clap::value_parser!(u32).range(1..))]
-        limit: u32,
-        /// Only records after this id
-        #[arg(long, value_name = "ID")]
-        after: Option<String>,
-    },
+    List(List),
+    /// Find the records of a key, in all scopes or in one
+    Find(Find),
     /// Show a record with its outcome
-    Show {
-        /// Record id
-        #[arg(required_unless_present = "request", conflicts_with = "request")]
-        id: Option<String>,
-        #[command(flatten)]
-        sought: Sought,
-    },
+    Show(Named),
     /// Resolve an unknown outcome
     Resolve(Resolve),
     /// Delete a finished record; a retry executes again
@@ -94,46 +87,88 @@ enum Command {
     },
 }
 
+#[derive(Debug, clap::Args)]
+struct List {
+    /// Only records in this state
+    #[arg(long, value_parser = ["in-flight", "completed", "indeterminate", "tombstone"])]
+    state: Option<String>,
+    #[command(flatten)]
+    filter: Filter,
+    /// Maximum number of records
+    #[arg(long, default_value_t = LIMIT, value_parser = clap::value_parser!(u32).range(1..))]
+    limit: u32,
+    /// Only records after this id
+    #[arg(long, value_name = "ID")]
+    after: Option<String>,
+    /// Print comma-separated values
+    #[arg(long, conflicts_with = "json")]
+    csv: bool,
+}
+
+/// Selects records.
+#[derive(Debug, Default, clap::Args)]
+struct Filter {
+    /// Only records of this operation
+    #[arg(long, value_name = "NAME")]
+    operation: Option<String>,
+    /// Only records that were first seen at least this long ago, such as 10m or 2h
+    #[arg(long, value_name = "TIME")]
+    older_than: Option<String>,
+    /// Only records that were first seen at most this long ago
+    #[arg(long, value_name = "TIME")]
+    newer_than: Option<String>,
+}
+
+impl Filter {
+    fn is_set(&self) -> bool {
+        self.operation.is_some() || self.older_than.is_some() || self.newer_than.is_some()
+    }
+}
+
+#[derive(Debug, clap::Args)]
+struct Find {
+    /// Key, as the client sent it
+    #[arg(long)]
+    key: String,
+    /// Part of the scope, such as header:x-tenant=acme or credential:basic=anna; repeat it for each part, in their order
+    #[arg(long = "scope", value_name = "NAME=VALUE")]
+    scope: Vec<String>,
+}
+
+/// A record, named by its id or by its request.
+#[derive(Debug, clap::Args)]
+struct Named {
+    /// Record id
+    id: Option<String>,
+    #[command(flatten)]
+    sought: Sought,
+}
+
 /// A request whose record is looked for.
 #[derive(Debug, clap::Args)]
 struct Sought {
     /// Find the record of this request: method and path
-    #[arg(long, value_name = "METHOD PATH")]
+    #[arg(long, conflicts_with = "id", value_name = "METHOD PATH")]
     request: Option<String>,
     /// Key of the request, if no header carries it
     #[arg(long, requires = "request")]
     key: Option<String>,
     /// Header of the request; include those that identify the caller
-    #[arg(long = "header", requires = "request", value_name = "NAME: VALUE")]
+    #[arg(
+        long = "header",
+        visible_alias = "request-header",
+        requires = "request",
+        value_name = "NAME: VALUE"
+    )]
     headers: Vec<String>,
     /// Body of the request, if the key comes from it: text, @FILE, or @- for standard input
-    #[arg(long, requires = "request", value_name = "BODY")]
+    #[arg(
+        long,
+        visible_alias = "request-body",
+        requires = "request",
+        value_name = "BODY"
+    )]
     body: Option<String>,
-}
-
-#[derive(Debug, clap::Args)]
-#[command(group = clap::ArgGroup::new("found").required(true).args(["never_happened", "status"]))]
-struct Resolve {
-    /// Record id
-    id: String,
-    /// The effect did not happen: release the key
-    #[arg(long)]
-    never_happened: bool,
-    /// The effect happened: replay this status to duplicates
-    #[arg(long)]
-    status: Option<u16>,
-    /// Header of the replayed response
-    #[arg(long = "header", requires = "status", value_name = "NAME: VALUE")]
-    headers: Vec<String>,
-    /// Body of the replayed response: text, @FILE, or @- for standard input
-    #[arg(long, requires = "status", value_name = "BODY")]
-    body: Option<String>,
-    /// Reason, written to the audit log
-    #[arg(long)]
-    reason: String,
-    /// Your name, written to the audit log
-    #[arg(long, value_name = "NAME")]
-    by: Option<String>,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -156,40 +191,21 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 impl Args {
     async fn run(&self, client: &Client) -> Result<(), RequestError> {
-        let all = Command::List {
-            state: None,
-            limit: LIMIT,
-            after: None,
-        };
+        let all = Command::List(List::default());
         match self.command.as_ref().unwrap_or(&all) {
-            Command::List {
-                state,
-                limit,
-                after,
-            } => {
-                self.list(client, state.as_deref(), *limit, after.clone())
-                    .await
-            }
-            Command::Show { id, sought } => {
+            Command::List(list) => self.list(client, list).await,
+            Command::Find(find) => self.find(client, find).await,
+            Command::Show(Named { id, sought }) => {
                 let id = match id {
                     Some(id) => checked(id)?.to_owned(),
-                    None => find(client, sought).await?,
+                    None => id_of(client, sought).await?,
                 };
                 let record = client.get(&format!("/api/records/{id}")).await?;
                 self.print_answer(&record, print::record);
                 Ok(())
             }
-            Command::Resolve(resolve) => {
-                let path = format!("/api/records/{}/resolve", checked(&resolve.id)?);
-                let done = client.post(&path, &resolve.body()?).await?;
-                self.print_answer(&done, |done| {
-                    say(format_args!(
-                        "Resolved as {}.",
-                        print::value_text(&done["resolved"])
-                    ));
-                });
-                Ok(())
-            }
+            Command::Resolve(resolve) if resolve.all => self.resolve_all(client, resolve).await,
+            Command::Resolve(resolve) => self.resolve(client, resolve).await,
             Command::Erase {
                 id,
                 reason,
@@ -217,27 +233,24 @@ impl Args {
     }
 
     /// Lists page by page, so that the first records appear at once.
-    async fn list(
-        &self,
-        client: &Client,
-        state: Option<&str>,
-        limit: u32,
-        mut after: Option<String>,
-    ) -> Result<(), RequestError> {
-        let limit = limit as usize;
+    async fn list(&self, client: &Client, list: &List) -> Result<(), RequestError> {
+        let limit = list.limit as usize;
+        let mut after = list.after.clone();
         let mut listed = 0;
         let mut all = Vec::new();
         loop {
             let wanted = (limit - listed).min(PAGE_MAX);
-            let path = page_path(state, wanted, after.as_deref())?;
-            let mut page = client.get(&path).await?;
-            let records = page["records"].as_array().cloned().unwrap_or_default();
-            if !self.json {
-                print::rows(&records, listed == 0);
+            let state = list.state.as_deref();
+            let path = page_path(state, &list.filter, wanted, after.as_deref())?;
+            let (records, next) = page(client.get(&path).await?);
+            match (self.json, list.csv) {
+                (true, _) => {}
+                (false, true) => print::csv(&records, listed == 0),
+                (false, false) => print::rows(&records, listed == 0),
             }
             listed += records.len();
             all.extend(records.into_iter().filter(|_| self.json));
-            after = page["next"].take().as_str().map(str::to_owned);
+            after = next;
             if after.is_none() || listed >= limit {
                 break;
             }
@@ -259,18 +272,105 @@ impl Args {
     }
 }
 
+impl Default for List {
+    fn default() -> Self {
+        Self {
+            state: None,
+            filter: Filter::default(),
+            limit: LIMIT,
+            after: None,
+            csv: false,
+        }
+    }
+}
+
+impl Args {
+    /// Lists every record of a key: a person knows the key of an order, not the credential of the client.
+    async fn find(&self, client: &Client, find: &Find) -> Result<(), RequestError> {
+        let mut asked = json!({ "key": find.key, "scope": scope(&find.scope)? });
+        let mut all = Vec::new();
+        loop {
+            let (records, next) = page(client.post("/api/find", &asked).await?);
+            all.extend(records);
+            match next {
+                Some(next) => asked["after"] = next.into(),
+                None => break,
+            }
+        }
+        all.sort_by(|one, other| {
+            one["first_seen"]
+                .as_str()
+                .cmp(&other["first_seen"].as_str())
+        });
+        match self.json {
+            true => say(format_args!("{:#}", json!({ "records": all }))),
+            false => print::rows(&all, true),
+        }
+        match all.is_empty() {
+            true => Err(RequestError::Refused {
+                status: StatusCode::NOT_FOUND,
+                error: "no record has this key".into(),
+                fix: "it was never used, was released without effect, or is no longer remembered; \
+                      records of earlier releases are found with `refrain records show --request`"
+                    .into(),
+            }),
+            false => Ok(()),
+        }
+    }
+}
+
+/// The records of a page, and the id after which the next page begins.
+fn page(mut page: Value) -> (Vec<Value>, Option<String>) {
+    let next = page["next"].as_str().map(str::to_owned);
+    let records = match page["records"].take() {
+        Value::Array(records) => records,
+        _ => Vec::new(),
+    };
+    (records, next)
+}
+
+/// The parts of a scope, as pairs of name and value.
+fn scope(parts: &[String]) -> Result<Vec<(&str, &str)>, RequestError> {
+    let pair = |part: &'_ String| {
+        RequestError::usage(format!(
+            "--scope `{part}`: expected NAME=VALUE, such as header:x-tenant=acme"
+        ))
+    };
+    let parts = parts.iter();
+    parts
+        .map(|part| part.split_once('=').ok_or_else(|| pair(part)))
+        .collect()
+}
+
 fn page_path(
     state: Option<&str>,
+    filter: &Filter,
     limit: usize,
     after: Option<&str>,
 ) -> Result<String, RequestError> {
     let mut path = format!("/api/records?limit={limit}");
-    for (name, value) in [("state", state), ("after", after.map(checked).transpose()?)] {
+    let parameters = [
+        ("state", state),
+        ("operation", filter.operation.as_deref()),
+        ("older_than", filter.older_than.as_deref()),
+        ("newer_than", filter.newer_than.as_deref()),
+        ("after", after.map(checked).transpose()?),
+    ];
+    for (name, value) in parameters {
         if let Some(value) = value {
-            path.push_str(&format!("&{name}={value}"));
+            path.push_str(&format!("&{name}={}", escaped(value)));
         }
     }
     Ok(path)
+}
+
+/// A value as it is written in a query.
+fn escaped(value: &str) -> String {
+    let bytes = value.bytes().map(|byte| match byte {
+        b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' | b'-' | b'.' | b'_' => char::from(byte).into(),
+        other => format!("%{other:02X}"),
+    });
+    bytes.collect()
 }
 
 /// Checks that an identity is valid, and so safe in a path.
@@ -283,7 +383,12 @@ fn checked(id: &str) -> Result<&str, RequestError> {
     }
 }
 
-async fn find(client: &Client, sought: &Sought) -> Result<String, RequestError> {
+async fn id_of(client: &Client, sought: &Sought) -> Result<String, RequestError> {
+    if sought.request.is_none() {
+        let message =
+            "name the record: its id, or --request 'METHOD PATH' with the key of the request";
+        return Err(RequestError::usage(message.into()));
+    }
     let request = sought.request.as_deref().unwrap_or_default();
     let Some((method, path)) = request.trim().split_once(' ') else {
         let message = format!(
@@ -307,30 +412,6 @@ async fn find(client: &Client, sought: &Sought) -> Result<String, RequestError> 
     let found = client.post("/api/find", &asked).await?;
     let id = found["id"].as_str().unwrap_or_default();
     Ok(checked(id)?.to_owned())
-}
-
-impl Resolve {
-    fn body(&self) -> Result<Value, RequestError> {
-        let Some(status) = self.status else {
-            let found = json!({ "as": "never-happened", "reason": self.reason });
-            return Ok(add_operator(found, self.by.as_deref()));
-        };
-        let mut found = json!({
-            "as": "completed",
-            "status": status,
-            "headers": headers(&self.headers)?,
-            "reason": self.reason,
-        });
-        if let Some(body) = &self.body {
-            match String::from_utf8(content(body)?) {
-                Ok(text) => found["body"] = text.into(),
-                Err(bytes) => {
-                    found["body_base64"] = BASE64_STANDARD.encode(bytes.as_bytes()).into();
-                }
-            }
-        }
-        Ok(add_operator(found, self.by.as_deref()))
-    }
 }
 
 /// Adds the operator's name, if one is given.

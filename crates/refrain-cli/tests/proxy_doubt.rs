@@ -65,6 +65,35 @@ fn connection_closed_without_a_response_is_an_unknown_outcome() {
     check_doubt("", 502, |_, _| AfterResponse::Close);
 }
 
+/// An operator who reads the log must know which payment it is, and what to do.
+#[test]
+fn unknown_outcome_is_one_line_of_the_log() {
+    let upstream = Upstream::start(|_, _| AfterResponse::Close);
+    let proxy = Proxy::start(upstream.address, "");
+    let told = call(proxy.address, post("k", "x"));
+    check(&told, 502, "outcome-unknown");
+    check(&call(proxy.address, post("k", "x")), 409, "outcome-unknown");
+    let record = told.header("refrain-record").unwrap();
+    until("the unknown outcome is logged", || {
+        proxy.errors().contains("outcome is unknown")
+    });
+    let log = proxy.errors();
+    let lines: Vec<_> = log.lines().filter(|line| line.contains("WARN")).collect();
+    let [line] = lines[..] else {
+        panic!("not one line: {lines:?}");
+    };
+    let upstream = format!("upstream=http://{}", upstream.address);
+    for part in [
+        record,
+        "POST /orders",
+        "reset",
+        &upstream,
+        "refrain records resolve",
+    ] {
+        assert!(line.contains(part), "no {part} in {line}");
+    }
+}
+
 /// Responds without length and without chunks: only the end of the connection ends the body.
 fn until_close(seen: &Seen, stream: &mut TcpStream) -> AfterResponse {
     let version = seen.header("x-version").unwrap_or("1.1");

@@ -9,11 +9,12 @@ use std::{
 };
 
 use axum::{Router, body::Body, routing::post};
-use http::Request;
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use http::{Request, StatusCode};
 use refrain::{
     Engine, Intent, Key, Operation, Outcome, Policy, RecordId, Scope, Verdict,
     http::RefrainLayer,
-    record::Reason,
+    record::{OriginFields, Reason},
     store::{AnyStore, Memory},
 };
 use refrain_proxy::admin::{self, Admin, Metrics};
@@ -162,6 +163,227 @@ async fn a_record_is_found_by_its_request() {
     assert_eq!(code, 1, "found the record of another caller: {stderr}");
     let (code, _, stderr) = stage.run(&["show", "--request", "POST"]).await;
     assert_eq!(code, 2, "{stderr}");
+}
+
+/// A customer says "order-7, about nine": the operator knows neither the credential nor the path.
+#[tokio::test]
+async fn records_of_a_key_are_found_without_the_credential() {
+    let stage = open(None).await;
+    let mut shop = Router::new()
+        .route("/v1/payments", post(async || "charged"))
+        .layer(stage.layer.clone());
+    for (user, key) in [("ann", "order-7"), ("bob", "order-7"), ("ann", "order-8")] {
+        let user = BASE64_STANDARD.encode(format!("{user}:secret"));
+        let request = Request::post("/v1/payments?card=4711")
+            .header("authorization", format!("Basic {user}"))
+            .header("idempotency-key", format!("\"{key}\""))
+            .header(
+                "traceparent",
+                "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            );
+        let request = request.body(Body::empty()).unwrap();
+        assert_eq!(shop.call(request).await.unwrap().status(), 200);
+    }
+    let found = stage.json(&["find", "--key", "order-7"]).await;
+    let found = found["records"].as_array().unwrap();
+    assert_eq!(found.len(), 2, "{found:?}");
+    for record in found {
+        assert_eq!(record["operation"], "POST /v1/payments");
+        assert_eq!(record["target"], "POST /v1/payments", "the query is kept");
+        assert_eq!(record["key"], Value::Null, "the key is kept readable");
+        assert!(record["first_seen"].as_str().unwrap().ends_with('Z'));
+        let id = record["id"].as_str().unwrap();
+        let shown = stage.json(&["show", id]).await;
+        let attempt = &shown["history"][0];
+        assert_eq!(attempt["trace_id"], "0af7651916cd43dd8448eb211c80319c");
+        assert_eq!(attempt["fence"], shown["fence"]);
+        assert_eq!(attempt["ends"][0]["end"], "completed");
+        let (_, stdout, _) = stage.run(&["show", id]).await;
+        assert!(stdout.contains("attempt 1"), "{stdout}");
+    }
+    let by_ann = [
+        "find",
+        "--key",
+        "order-7",
+        "--scope",
+        "credential:basic=ann",
+    ];
+    let one = stage.json(&by_ann).await;
+    assert_eq!(one["records"].as_array().unwrap().len(), 1);
+    let ids: Vec<_> = found.iter().map(|record| &record["id"]).collect();
+    assert!(ids.contains(&&one["records"][0]["id"]));
+
+    let (code, stdout, _) = stage.run(&["find", "--key", "order-7"]).await;
+    assert_eq!((code, stdout.lines().count()), (0, 3), "{stdout}");
+    for (args, expected, words) in [
+        (&["find", "--key", "order-9"][..], 1, "no record"),
+        (&["find", "--key", "two words"], 2, "visible ASCII"),
+        (
+            &["find", "--key", "order-7", "--scope", "ann"],
+            2,
+            "NAME=VALUE",
+        ),
+        (&["find"], 2, "--key"),
+    ] {
+        let (code, _, stderr) = stage.run(args).await;
+        assert_eq!(code, expected, "{args:?} {stderr}");
+        assert!(stderr.contains(words), "{args:?}: no {words} in {stderr}");
+    }
+}
+
+#[tokio::test]
+async fn records_are_selected_by_operation_and_age_and_exported() {
+    let stage = open(None).await;
+    let origin = OriginFields {
+        operation: "=pay \"now\", daily",
+        ..OriginFields::default()
+    };
+    let key = Key::new("strange").unwrap();
+    let mut intent = Intent::new(Scope::none(), key.clone());
+    intent.origin = Some(stage.engine.origin(&key, &origin));
+    let done = stage
+        .engine
+        .run(&intent, async |_| Outcome::new(201, "x"))
+        .await;
+    assert!(matches!(done, Ok(Verdict::Granted(_))));
+    stage.record("other", None).await;
+
+    let counts = [
+        (&["--operation", "=pay \"now\", daily"][..], 1),
+        (&["--operation", "pay"], 0),
+        (&["--newer-than", "1h"], 2),
+        (&["--older-than", "1h"], 0),
+        (&["--older-than", "1h", "--state", "completed"], 0),
+        (&["--newer-than", "1h", "--state", "completed"], 1),
+    ];
+    for (filter, expected) in counts {
+        let listed = stage.json(&[&["list"], filter].concat()).await;
+        let count = listed["records"].as_array().unwrap().len();
+        assert_eq!(count, expected, "{filter:?}");
+    }
+    let (code, _, stderr) = stage.run(&["list", "--older-than", "soon"]).await;
+    assert_eq!(code, 2, "{stderr}");
+    assert!(stderr.contains("older_than"), "{stderr}");
+
+    let (_, stdout, _) = stage.run(&["list", "--csv"]).await;
+    let lines: Vec<_> = stdout.lines().collect();
+    assert_eq!(lines.len(), 3, "{stdout}");
+    assert!(lines[0].starts_with("id,state,operation,"), "{stdout}");
+    let row = lines.iter().find(|line| line.contains("completed"));
+    let cell = r#","'=pay ""now"", daily","#;
+    assert!(row.is_some_and(|row| row.contains(cell)), "{stdout}");
+}
+
+#[tokio::test]
+async fn many_unknown_outcomes_are_resolved_together_or_only_shown() {
+    let stage = open(None).await;
+    for number in 0..3 {
+        stage.record(&format!("doubted-{number}"), None).await;
+    }
+    stage.record("done", Some("x")).await;
+    let all = [
+        "resolve",
+        "--all",
+        "--never-happened",
+        "--reason",
+        "not in the ledger",
+    ];
+    let dry = stage.json(&[&all[..], &["--dry-run"]].concat()).await;
+    assert_eq!(dry["records"].as_array().unwrap().len(), 3);
+    let (_, stdout, _) = stage.run(&[&all[..], &["--dry-run"]].concat()).await;
+    assert!(
+        stdout.contains("3 unknown outcomes would be resolved"),
+        "{stdout}"
+    );
+    let old = stage
+        .json(&[&all[..], &["--older-than", "1h"]].concat())
+        .await;
+    assert_eq!(old["records"].as_array().unwrap().len(), 0);
+    let in_doubt = ["list", "--state", "indeterminate"];
+    let left = stage.json(&in_doubt).await;
+    assert_eq!(
+        left["records"].as_array().unwrap().len(),
+        3,
+        "a dry run resolved"
+    );
+
+    let (code, stdout, stderr) = stage.run(&all).await;
+    assert_eq!(code, 0, "{stderr}");
+    assert!(
+        stdout.contains("3 of 3 unknown outcomes resolved"),
+        "{stdout}"
+    );
+    let left = stage.json(&in_doubt).await;
+    assert_eq!(left["records"].as_array().unwrap().len(), 0);
+    assert_eq!(
+        stage.json(&["list"]).await["records"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
+
+    let reason = ["--never-happened", "--reason", "r"];
+    for (which, words) in [
+        (&[][..], "--all"),
+        (&["--dry-run", "7"], "--all"),
+        (&["--operation", "x", "7"], "--all"),
+        (&["--all", "7"], "--all"),
+    ] {
+        let (code, _, stderr) = stage.run(&[&["resolve"], which, &reason].concat()).await;
+        assert_eq!(code, 2, "{which:?}");
+        assert!(stderr.contains(words), "{stderr}");
+    }
+}
+
+#[tokio::test]
+async fn unknown_outcome_of_a_request_is_resolved_without_its_id() {
+    let stage = open(None).await;
+    let lost = async || -> (StatusCode, &str) { panic!("on purpose") };
+    let mut shop = Router::new()
+        .route("/v1/payments", post(lost))
+        .layer(stage.layer.clone());
+    let request = Request::post("/v1/payments")
+        .header("authorization", "Bearer ann")
+        .header("idempotency-key", "order-7")
+        .body(Body::empty())
+        .unwrap();
+    let answered = shop.call(request).await.unwrap();
+    assert_eq!(answered.status(), 502);
+    let of_request = [
+        "resolve",
+        "--request",
+        "POST /v1/payments",
+        "--key",
+        "order-7",
+    ];
+    let found = [
+        "--status",
+        "201",
+        "--body",
+        "charged",
+        "--reason",
+        "in the ledger",
+    ];
+    let by_ann = ["--request-header", "Authorization: Bearer ann"];
+    let (code, _, stderr) = stage.run(&[&of_request[..], &found].concat()).await;
+    assert_eq!(code, 1, "resolved without the credential: {stderr}");
+    let resolved = stage
+        .json(&[&of_request[..], &by_ann, &found].concat())
+        .await;
+    let shown = stage
+        .json(&["show", resolved["id"].as_str().unwrap()])
+        .await;
+    assert_eq!(
+        (&shown["body"], &shown["status"]),
+        (&"charged".into(), &201.into())
+    );
+    let ends = shown["history"][0]["ends"].as_array().unwrap();
+    let ends: Vec<_> = ends
+        .iter()
+        .map(|end| end["end"].as_str().unwrap())
+        .collect();
+    assert_eq!(ends, ["unknown", "completed"]);
 }
 
 #[tokio::test]

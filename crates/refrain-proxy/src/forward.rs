@@ -12,7 +12,7 @@ use std::{
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use refrain::{
     http::{Body, Code, Failure},
-    policy::{ProxySettings, Settings, units::Span},
+    policy::{ProxySettings, Settings, redacted, units::Span},
     record::Reason,
 };
 use tower_service::Service;
@@ -30,6 +30,8 @@ use crate::{
 /// The upstream, and the settings for it that all threads share.
 #[derive(Clone)]
 pub struct Target {
+    /// The address, without a password.
+    upstream: Box<str>,
     connector: Connector,
     visible: Visible,
     settings: ProxySettings,
@@ -55,6 +57,7 @@ impl Target {
         let connector = Connector::new(scheme == "https", authority, patience).map_err(connect)?;
         let host = HeaderValue::from_str(authority).map_err(|_| StartError::NoUpstream)?;
         Ok(Self {
+            upstream: redacted(upstream).into(),
             connector,
             visible: Visible {
                 host: settings.proxy.host,
@@ -95,6 +98,8 @@ struct ReadyRequest {
     patience: Option<Duration>,
     /// The client's side of the tunnel, if the request asks for an upgrade.
     tunnel: Option<tunnel::TunnelClient>,
+    /// Whether the request has a claim.
+    is_granted: bool,
     /// Whether a response that ends with its connection counts as complete; it cannot be distinguished from a truncated one.
     trusts_close: bool,
 }
@@ -170,6 +175,7 @@ impl ForwardPath {
             request: Request::from_parts(head, body),
             patience,
             tunnel,
+            is_granted,
             // The response to a guarded request or a probe decides an outcome, so it must not be truncated.
             // Other clients see the close themselves.
             trusts_close: self.target.settings.http10_upstream
@@ -190,12 +196,22 @@ impl ForwardPath {
                 request,
                 patience,
                 tunnel,
+                is_granted,
                 trusts_close,
             } = ready;
             let is_to_head = request.method() == Method::HEAD;
+            // The engine itself warns of guarded requests whose outcome is unknown.
+            let is_warned = |lost: &LostExchange| !is_granted || lost.failure == Failure::NotSent;
+            let (method, uri) = (request.method().clone(), request.uri().clone());
             let (response, connection) = match self.pool.send(request, patience).await {
                 Ok(received) => received,
-                Err(lost) => return Ok(self.failure_response(&lost)),
+                Err(lost) => {
+                    if lost.client.is_none() && is_warned(&lost) {
+                        let (upstream, path) = (&self.target.upstream, uri.path());
+                        tracing::warn!(%upstream, %method, path, why = %lost.why, "no response from the upstream");
+                    }
+                    return Ok(self.failure_response(&lost));
+                }
             };
             let (mut head, body) = response.into_parts();
             if head.status == StatusCode::SWITCHING_PROTOCOLS {
@@ -228,10 +244,7 @@ impl ForwardPath {
     fn failure_response(&self, lost: &LostExchange) -> Response<UpstreamBody> {
         let mut response = match lost.client {
             Some(code) => self.incomplete_request(code),
-            None => {
-                tracing::warn!(why = %lost.why, "no response from the upstream");
-                self.no_response(lost.failure)
-            }
+            None => self.no_response(lost.failure),
         };
         response.extensions_mut().insert(lost.failure);
         response

@@ -2,8 +2,8 @@
 --
 -- ARGV: 1 the time in milliseconds if a test sets it, otherwise empty: then the server's clock is used.
 --
--- A record has 124 bytes, a completed one 132; numbers are big-endian, times and durations in milliseconds:
---     1  version
+-- A record has 124 bytes, a completed one 132, and then its trace; numbers are big-endian, times and durations in milliseconds:
+--     1  version: 4, or 3 without a trace
 --     2  state: I in flight, i in flight and waited for elsewhere, D indeterminate, C completed
 --     3  fence: epoch (4) and counter (8), which are its stamp, and nonce (4)
 --    19  what it is about: identity (16), fingerprint (16), whether it has a credential, credential (8)
@@ -13,6 +13,7 @@
 --   101  I: settles, lease_ends; D: settles, reason; C: retention_ends, remember_ends (8 each)
 --   117  the sum of these two and of the state
 --   125  C: where the outcome lies: its key is that of the record, the letter o, and these (8)
+-- The trace has the format of the library, in which events are only appended. No decision depends on it.
 -- Fields that are written or compared together are adjacent, because every string that a script creates costs time.
 -- A completed record past its retention is a tombstone; this needs no write:
 -- its outcome, which has its own key, expires on the server.

@@ -2,16 +2,18 @@
 
 local is_told = ARGV[2] == '1'
 -- The current claim.
-local about, claimant, guarantee, attempts_max, settle_after, nonce, lease, overtakes
+local about, claimant, guarantee, attempts_max, settle_after, nonce, lease, overtakes, origin, attempt_ends
 
 local function has_credential(subject)
   return byte(subject, 33) == 1
 end
 
-local function grant(subject, attempt, last)
+local function grant(subject, attempt, last, trace)
   local counter = math.max(micros, last + 1)
   local fence = pack('>I4I8c4', 1, counter, nonce)
+  local start = trace == '' and origin or kept(trace, 105) .. sub(origin, -2)
   save({
+    trace = start .. pack('>I8', now) .. fence .. pack('>I2', attempt) .. attempt_ends,
     state = 'I', about = subject, fence = fence, claimant = claimant, guarantee = guarantee,
     attempts = attempt, attempts_max = attempts_max, settle_after = settle_after,
     settles = now + settle_after, lease_ends = now + lease,
@@ -37,7 +39,7 @@ local function next_grant(r)
     subject = sub(subject, 1, 32) .. sub(about, 33)
   end
   local last = unpacked('>I8', r.fence, 5)
-  return grant(subject, r.attempts + 1, last)
+  return grant(subject, r.attempts + 1, last, r.trace)
 end
 
 local function takeover(r)
@@ -45,6 +47,7 @@ local function takeover(r)
     return next_grant(r)
   end
   r.state, r.reason = 'D', LAPSED
+  note(r, UNKNOWN, char(LAPSED))
   save(r)
   return doubt(r)
 end
@@ -63,7 +66,7 @@ local function verdict()
   end
   r = aged(r)
   if not r then
-    return grant(about, 1, 0)
+    return grant(about, 1, 0, '')
   end
   if has_credential(about) and has_credential(r.about) and sub(about, 34) ~= sub(r.about, 34) then
     return 'O'

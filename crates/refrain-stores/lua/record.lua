@@ -3,6 +3,8 @@
 
 local AT_LEAST_ONCE, EXACTLY_ONCE = 1, 2
 local LAPSED, FAILED = 1, 7
+local UNKNOWN, COMPLETED, NO_EFFECT = 2, 3, 4
+local char = string.char
 
 local function digest(body)
   return sub(sha1hex(body), 1, 8)
@@ -19,18 +21,19 @@ end
 
 -- Returns the error in the bytes of the record, or nothing.
 local function trouble_of()
-  if #raw ~= (byte(raw, 2) == 67 and 132 or 124) or sub(raw, 81, 88) ~= digest(sub(raw, 15, 80)) or sub(raw, 3, 14) ~= sub(raw, 89, 100) then
+  local len, version = byte(raw, 2) == 67 and 132 or 124, byte(raw, 1)
+  if #raw < len or version == 3 and #raw > len or sub(raw, 81, 88) ~= digest(sub(raw, 15, 80)) or sub(raw, 3, 14) ~= sub(raw, 89, 100) then
     return 'damaged'
   end
   if sub(raw, 19, 34) ~= id then
     return 'foreign'
   end
-  if byte(raw, 1) > 3 then
+  if version > 4 then
     return 'version'
   end
   local one, two, sum = unpacked('>I8I8I8', raw, 101)
   local state = byte(raw, 2)
-  if byte(raw, 1) ~= 3 or one + two + state ~= sum or not find('IiDC', string.char(state), 1, true) then
+  if version < 3 or one + two + state ~= sum or not find('IiDC', char(state), 1, true) then
     return 'damaged'
   end
 end
@@ -47,8 +50,9 @@ local function load()
   local r = { state = sub(raw, 2, 2), fence = sub(raw, 3, 18), about = sub(raw, 19, 59) }
   r.claimant, r.guarantee, r.attempts, r.attempts_max, r.settle_after = unpacked('>c8BI2I2I8', raw, 60)
   local one, two = unpacked('>I8I8', raw, 101)
+  r.trace = sub(raw, r.state == 'C' and 133 or 125)
   if r.state == 'C' then
-    r.retention_ends, r.remember_ends, r.place = one, two, sub(raw, 125)
+    r.retention_ends, r.remember_ends, r.place = one, two, sub(raw, 125, 132)
   elseif r.state == 'D' then
     r.settles, r.reason = one, two
   else
@@ -68,6 +72,22 @@ local function put(name, value, ends)
   end
 end
 
+-- The trace as far as it stays if so many bytes are appended: after many events, the origin and the first event.
+local function kept(trace, added)
+  local origin = 2 + unpacked('>I2', trace)
+  if #trace + added <= origin + 1024 then
+    return trace
+  end
+  return sub(trace, 1, origin + 2 + byte(trace, origin + 2))
+end
+
+-- Appends an event to the trace, if there is one.
+local function note(r, kind, detail)
+  if r.trace ~= '' then
+    r.trace = kept(r.trace, 10 + #detail) .. char(kind, 8 + #detail) .. pack('>I8', now) .. detail
+  end
+end
+
 local function save(r)
   local state, one, two = r.state, r.settles, r.lease_ends
   if state == 'C' then
@@ -81,7 +101,7 @@ local function save(r)
   local body = sub(r.fence, 13) .. r.about .. pack('>c8BI2I2I8', r.claimant, r.guarantee, r.attempts, r.attempts_max,
     r.settle_after)
   local moments = pack('>I8I8I8', one, two, one + two + byte(state))
-  put(key, '\3' .. state .. stamp .. body .. digest(body) .. stamp .. moments .. (r.place or ''), r.remember_ends)
+  put(key, (r.trace == '' and '\3' or '\4') .. state .. stamp .. body .. digest(body) .. stamp .. moments .. (r.place or '') .. r.trace, r.remember_ends)
 end
 
 -- The key of the outcome of a completed record.

@@ -24,6 +24,7 @@ local function complete()
       put(outcome, kept, retention_ends + GRACE)
     end
     r.state, r.retention_ends, r.remember_ends, r.place = 'C', retention_ends, retention_ends + remember, place
+    note(r, COMPLETED, '')
     save(r)
     is_pointed_to = true
   end
@@ -39,6 +40,7 @@ end
 local function release()
   if r.guarantee == EXACTLY_ONCE and r.attempts > 1 then
     r.state, r.reason, r.attempts = 'D', FAILED, r.attempts - 1
+    note(r, NO_EFFECT, '')
     save(r)
     return applied()
   end
@@ -51,6 +53,7 @@ local function doubt()
   end
   if r.state == 'I' and not may_be_taken_over(r) then
     r.state, r.reason = 'D', detail
+    note(r, UNKNOWN, char(detail))
     save(r)
   end
   return applied()

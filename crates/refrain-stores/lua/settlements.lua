@@ -17,7 +17,9 @@ local raws = redis.call('MGET', unpack(KEYS, 1, count))
 local answers, is_seen, applied = {}, {}, 0
 local set = redis.pcall
 
--- The last part of a completed record, and when both keys end, for each pair of spans.
+-- The last event of the trace of a completed record.
+local completed = '\3\8' .. pack('>I8', now)
+-- The last part of a completed record before its trace, and when both keys end, for each pair of spans.
 local endings, ends, outcome_ends = {}, {}, {}
 for at = 1, #spans / 16 do
   local retention, remember = unpacked('>I8I8', spans, at * 16 - 15)
@@ -33,10 +35,10 @@ for at = 1, count do
   answers[at] = false
   -- Late outcomes are accepted: for a record in flight only the fence is checked.
   -- Its digest is copied unchanged, so that damage stays detectable.
-  if found and #found == 124 and not (is_carried and is_seen[name]) and byte(terms, to - 1) == 67
+  if found and #found > 124 and not (is_carried and is_seen[name]) and byte(terms, to - 1) == 67
     and find(found, sub(terms, to - 35, to - 2), 1, true) == 1 then
     local which = byte(terms, to)
-    local value = '\3C' .. sub(found, 3, 100) .. endings[which]
+    local value = '\4C' .. sub(found, 3, 100) .. endings[which] .. sub(found, 125) .. completed
     local done
     if is_tested then
       done = is_carried and set('MSET', name, value, KEYS[count + at], ARGV[at + 5]) or set('SET', name, value)

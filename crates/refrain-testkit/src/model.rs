@@ -283,10 +283,7 @@ impl Store for Model {
             readings.reverse();
         }
         let wanted = |reading: &Reading| {
-            let in_state = query
-                .state
-                .is_none_or(|state| reading.record.state.name() == state);
-            (in_state || self.is_flawed(Flaw::ListsEveryState))
+            (query.fits(&reading.record, reading.now) || self.is_flawed(Flaw::ListsEveryState))
                 && query.after.is_none_or(|after| reading.id > after)
         };
         readings.retain(wanted);

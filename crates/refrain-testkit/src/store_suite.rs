@@ -33,6 +33,7 @@ mod receipts;
 mod settlements;
 mod stage;
 mod time;
+mod traces;
 mod view;
 
 use bench::{Bench, Checked, caught};
@@ -251,6 +252,10 @@ impl<F: Fixture> Runner<'_, F> {
     }
 
     async fn records(&mut self) {
+        cases!(self, traces:
+            a_trace_tells_who_tried_what_and_how_it_ended,
+            a_trace_of_many_attempts_keeps_the_first_and_the_last,
+        );
         cases!(self, outcomes:
             i2_outcomes_come_back_to_the_byte,
             i2_a_body_that_was_not_kept_stays_so,

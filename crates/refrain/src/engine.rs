@@ -23,7 +23,7 @@
 //! ```
 
 use std::{
-    sync::{Arc, OnceLock},
+    sync::{Arc, LazyLock, OnceLock},
     time::Duration,
 };
 
@@ -34,7 +34,7 @@ use crate::{
     key::{Credential, Key, RecordId, Scope, Secret},
     policy::Terms,
     receipts::Witness,
-    record::{Grant, Settled, Verdict},
+    record::{Grant, KeyDigest, Origin, OriginFields, Settled, Verdict},
     store::{AnyStore, Store},
 };
 
@@ -50,7 +50,7 @@ mod receipts;
 mod tally;
 
 use background::BackgroundRuntime;
-use claiming::{ClaimLoop, claim_of};
+use claiming::ClaimLoop;
 pub use flight::Live;
 pub(crate) use flight::SentMark;
 use flight::{Ended, Flight, Flights};
@@ -84,6 +84,20 @@ struct EngineState {
     probes: Arc<Semaphore>,
     /// The audit log, if there is one.
     audit: OnceLock<AuditLog>,
+    /// The name of this process, if it was given one.
+    node: OnceLock<Arc<str>>,
+    /// What executes the operations, for log lines.
+    upstream: OnceLock<Arc<str>>,
+}
+
+impl EngineState {
+    /// The name of this process in the records.
+    fn node(&self) -> &str {
+        match self.node.get() {
+            Some(node) => node,
+            None => host_name(),
+        }
+    }
 }
 
 /// One intended effect: the key to run once, and the terms.
@@ -107,6 +121,8 @@ pub struct Intent {
     pub receipts: Option<Arc<Witness>>,
     /// The operation's name in the engine's [audit log](Engine::with_audit); `None` if it is not audited.
     pub audit: Option<Arc<str>>,
+    /// What is kept with the record, for operators; `None` keeps the digest of the key and the name of the process.
+    pub origin: Option<Origin>,
 }
 
 impl Intent {
@@ -123,8 +139,29 @@ impl Intent {
             probe: None,
             receipts: None,
             audit: None,
+            origin: None,
         }
     }
+
+    /// What stores keep with the record. `node` is the name of this process.
+    #[must_use]
+    pub fn origin(&self, secret: &Secret, node: &str) -> Origin {
+        let fields = || OriginFields {
+            key_digest: KeyDigest::derive(secret, &self.key),
+            node,
+            ..OriginFields::default()
+        };
+        let origin = self.origin.clone();
+        origin.unwrap_or_else(|| Origin::new(&fields()))
+    }
+}
+
+/// The name of this host: the usual name of a node.
+#[must_use]
+pub fn host_name() -> &'static str {
+    static NAME: LazyLock<String> =
+        LazyLock::new(|| rustix::system::uname().nodename().to_string_lossy().into());
+    &NAME
 }
 
 /// Reply to a claim, after waiting for the request in flight if necessary.
@@ -152,8 +189,25 @@ impl Engine {
                 post: BackgroundRuntime::default(),
                 probes: Arc::new(Semaphore::new(probe::PROBES_MAX)),
                 audit: OnceLock::new(),
+                node: OnceLock::new(),
+                upstream: OnceLock::new(),
             }),
         }
+    }
+
+    /// Names this process in the records that it claims; by default it is the name of the host.
+    /// The first name stays.
+    #[must_use]
+    pub fn with_node(self, name: &str) -> Self {
+        let _ = self.inner.node.set(name.into());
+        self
+    }
+
+    /// Names what executes the operations in log lines, such as the address of an upstream. The first name stays.
+    #[must_use]
+    pub fn with_upstream(self, address: &str) -> Self {
+        let _ = self.inner.upstream.set(address.into());
+        self
     }
 
     /// The store of the engine.
@@ -172,6 +226,16 @@ impl Engine {
     #[must_use]
     pub fn secret(&self) -> &Secret {
         self.inner.store.secret()
+    }
+
+    /// What is kept with the record of a request under this key, with the key's digest and the name of this process.
+    #[must_use]
+    pub fn origin(&self, key: &Key, fields: &OriginFields<'_>) -> Origin {
+        Origin::new(&OriginFields {
+            key_digest: KeyDigest::derive(self.secret(), key),
+            node: self.inner.node(),
+            ..*fields
+        })
     }
 
     /// Counters and gauges of the engine.
@@ -215,7 +279,7 @@ impl Engine {
         if let Some(witness) = &intent.receipts {
             self.inner.know_standing(witness).await?;
         }
-        let claim = claim_of(intent, self.record_id(intent));
+        let claim = self.inner.claim_of(intent, self.record_id(intent));
         let claims = ClaimLoop::new(self, intent, false, Instant::now(), claim);
         loop {
             // The response of a released run is not a verdict: claim again, for the rest of `wait`.

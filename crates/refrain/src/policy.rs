@@ -43,7 +43,7 @@ pub use file::{
 
 mod operation;
 pub use operation::{
-    Duplicates, Ending, Mode, OnStoreFailure, Operation, Paths, ReplayTo, Reply, Statuses,
+    Duplicates, Ending, KeysKept, Mode, OnStoreFailure, Operation, Paths, ReplayTo, Reply, Statuses,
 };
 
 mod outside;

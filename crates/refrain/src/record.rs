@@ -27,6 +27,9 @@ use crate::{
 mod step;
 pub use step::step;
 
+mod trace;
+pub use trace::{Attempt, End, History, KeyDigest, Origin, OriginFields, Trace};
+
 /// How often an operation may take effect.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, Hash, serde::Deserialize, serde::Serialize,
@@ -124,6 +127,8 @@ pub struct Claim {
     pub lease: Duration,
     /// How long after its dispatch, or its last renewal, an attempt may still act.
     pub settle_after: Duration,
+    /// Where the claim comes from, for operators.
+    pub origin: Origin,
 }
 
 impl Claim {
@@ -140,6 +145,7 @@ impl Claim {
             overtakes: None,
             lease: Duration::from_secs(30),
             settle_after: Duration::from_secs(90),
+            origin: Origin::default(),
         }
     }
 }
@@ -210,6 +216,20 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// The name of the reason, as in JSON and on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Lapsed => "lapsed",
+            Self::Timeout => "timeout",
+            Self::Reset => "reset",
+            Self::Truncated => "truncated",
+            Self::Panicked => "panicked",
+            Self::Dropped => "dropped",
+            Self::Failed => "failed",
+        }
+    }
+
     /// Decodes a reason from the number that stores persist.
     #[must_use]
     pub fn from_code(code: u8) -> Option<Self> {
@@ -284,6 +304,8 @@ pub struct Record<O = Outcome> {
     pub credential: Option<Credential>,
     /// The state of the record.
     pub state: State<O>,
+    /// Where the operation came from, and what happened to it.
+    pub trace: Trace,
 }
 
 /// The states of a record. The state "absent" has no record.
@@ -426,6 +448,7 @@ impl<O> Record<O> {
             fingerprint: self.fingerprint,
             credential: self.credential,
             state,
+            trace: self.trace.clone(),
         }
     }
 
@@ -451,6 +474,7 @@ impl<O> Record<O> {
             fingerprint: self.fingerprint,
             credential: self.credential,
             state,
+            trace: self.trace,
         }
     }
 }

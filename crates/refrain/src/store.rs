@@ -10,8 +10,8 @@ use crate::{
     clock::Timestamp,
     key::{RecordId, Secret},
     record::{
-        Claim, Command, Erased, Fence, Grant, Record, Reply, Settled, Settlement, State, Verdict,
-        step,
+        Claim, Command, Erased, Fence, Grant, KeyDigest, Record, Reply, Settled, Settlement, State,
+        Verdict, step,
     },
 };
 
@@ -167,6 +167,43 @@ pub struct Query {
     pub after: Option<RecordId>,
     /// The maximum number of records.
     pub limit: u32,
+    /// Only records with a key of this digest.
+    pub key: Option<KeyDigest>,
+    /// Only records of this operation.
+    pub operation: Option<String>,
+    /// Only records that were first seen at least this long ago.
+    pub older_than: Option<Duration>,
+    /// Only records that were first seen at most this long ago.
+    pub newer_than: Option<Duration>,
+}
+
+impl Query {
+    /// Whether the query selects this record, apart from its identity. `now` is the time on the store's clock.
+    #[must_use]
+    pub fn fits<O>(&self, record: &Record<O>, now: Timestamp) -> bool {
+        let (name, key) = (record.state.name(), record.trace.key_digest());
+        if self.state.is_some_and(|state| state != name)
+            || self.key.is_some_and(|wanted| key != Some(wanted))
+        {
+            return false;
+        }
+        if self.operation.is_none() && self.older_than.is_none() && self.newer_than.is_none() {
+            return true;
+        }
+        let Some(history) = record.trace.read() else {
+            return false;
+        };
+        let is_of = |operation: &String| *operation == history.operation;
+        let age = history.first_seen().map(|first| now.left(first));
+        let is_age = |fits: &dyn Fn(Duration) -> bool| age.is_some_and(fits);
+        self.operation.as_ref().is_none_or(is_of)
+            && self
+                .older_than
+                .is_none_or(|least| is_age(&|age| age >= least))
+            && self
+                .newer_than
+                .is_none_or(|most| is_age(&|age| age <= most))
+    }
 }
 
 impl Default for Query {
@@ -175,6 +212,10 @@ impl Default for Query {
             state: None,
             after: None,
             limit: 100,
+            key: None,
+            operation: None,
+            older_than: None,
+            newer_than: None,
         }
     }
 }
@@ -335,8 +376,8 @@ fn list<V>(
                 }
                 reading => reading?,
             };
-            let fits = |name| query.state.is_none_or(|state| state == name);
-            readings.extend(reading.filter(|reading| fits(reading.record.state.name())));
+            let fits = |it: &Reading| query.fits(&it.record, it.now);
+            readings.extend(reading.filter(fits));
         }
     }
 }

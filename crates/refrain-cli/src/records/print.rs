@@ -10,7 +10,14 @@ use crate::output::say;
 /// Prints records as rows of a table, with a heading before the first.
 pub(super) fn rows(records: &[Value], is_first: bool) {
     if is_first && !records.is_empty() {
-        say(row(["ID", "STATE", "DETAIL", "TIME LEFT", "FENCE"]));
+        say(row([
+            "ID",
+            "STATE",
+            "OPERATION",
+            "FIRST SEEN",
+            "DETAIL",
+            "TIME LEFT",
+        ]));
     }
     for record in records {
         let text = |name: &str| value_text(&record[name]);
@@ -23,17 +30,58 @@ pub(super) fn rows(records: &[Value], is_first: bool) {
         let cells = [
             text("id"),
             text("state"),
+            one_line(&text("operation")),
+            text("first_seen"),
             what,
             time_left(record),
-            text("fence"),
         ];
         say(row(cells.each_ref().map(String::as_str)));
     }
 }
 
-fn row([id, state, what, left, fence]: [&str; 5]) -> String {
-    let line = format!("{id:32}  {state:13}  {what:20}  {left:16}  {fence}");
+fn row([id, state, operation, first_seen, what, left]: [&str; 6]) -> String {
+    let line = format!("{id:32}  {state:13}  {operation:24}  {first_seen:24}  {what:20}  {left}");
     line.trim_end().to_owned()
+}
+
+const COLUMNS: [&str; 11] = [
+    "id",
+    "state",
+    "operation",
+    "target",
+    "first_seen",
+    "last_change",
+    "attempts",
+    "node",
+    "status",
+    "reason",
+    "key",
+];
+
+/// Prints records as comma-separated values (RFC 4180), with a heading before the first.
+pub(super) fn csv(records: &[Value], is_first: bool) {
+    if is_first {
+        say(COLUMNS.join(","));
+    }
+    for record in records {
+        let cell = |name: &&str| match &record[*name] {
+            Value::Null => String::new(),
+            value => csv_cell(&value_text(value)),
+        };
+        let cells: Vec<_> = COLUMNS.iter().map(cell).collect();
+        say(cells.join(","));
+    }
+}
+
+/// A cell in quotes. Spreadsheets would run text that begins like a formula, so it begins with an apostrophe.
+fn csv_cell(text: &str) -> String {
+    let formula = text.starts_with(['=', '+', '-', '@', '\t']);
+    let mark = if formula { "'" } else { "" };
+    format!("\"{mark}{}\"", text.replace('"', "\"\""))
+}
+
+fn one_line(text: &str) -> String {
+    text.replace(['\n', '\t'], " ")
 }
 
 /// The time until the record's next change of state.
@@ -56,7 +104,19 @@ pub(super) fn record(record: &Value) {
     let Some(facts) = record.as_object() else {
         return;
     };
-    let first = ["id", "state", "reason", "status", "fence"];
+    let first = [
+        "id",
+        "state",
+        "reason",
+        "status",
+        "operation",
+        "target",
+        "key",
+        "first_seen",
+        "last_change",
+        "node",
+        "fence",
+    ];
     let rest = facts.keys().map(String::as_str);
     let rest = rest.filter(|name| !first.contains(name) && !is_part(name));
     for name in first.into_iter().chain(rest) {
@@ -64,6 +124,9 @@ pub(super) fn record(record: &Value) {
             Value::Null => {}
             value => fact(name, value),
         }
+    }
+    for attempt in record["history"].as_array().into_iter().flatten() {
+        show_attempt(attempt);
     }
     for part in ["headers", "trailers"] {
         for pair in record[part].as_array().into_iter().flatten() {
@@ -80,7 +143,29 @@ pub(super) fn record(record: &Value) {
 }
 
 fn is_part(name: &str) -> bool {
-    ["headers", "trailers", "body", "body_base64"].contains(&name)
+    ["headers", "trailers", "body", "body_base64", "history"].contains(&name)
+}
+
+/// Prints the start of an attempt, and a line for each of its ends.
+fn show_attempt(attempt: &Value) {
+    let text = |name: &str| value_text(&attempt[name]);
+    let (at, number, node, fence) = (text("at"), text("attempt"), text("node"), text("fence"));
+    let label = format!("attempt {number}");
+    say(format_args!(
+        "{label:22}{at} started by {node}, fence {fence}"
+    ));
+    if attempt["trace_id"].is_string() {
+        say(format_args!("{:22}trace id {}", "", text("trace_id")));
+    }
+    for end in attempt["ends"].as_array().into_iter().flatten() {
+        let (at, name) = (value_text(&end["at"]), value_text(&end["end"]));
+        let what = match name.as_str() {
+            "unknown" => format!("outcome unknown: {}", value_text(&end["reason"])),
+            "no-effect" => "ended without effect".into(),
+            _ => name,
+        };
+        say(format_args!("{:22}{at} {what}", ""));
+    }
 }
 
 fn fact(name: &str, value: &Value) {

@@ -13,11 +13,11 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header, request::Parts};
 use refrain::{
-    Key, Outcome, Receipts as _, RecordId, Store as _,
+    Key, Outcome, Receipts as _, RecordId, Scope, Store as _,
     engine::{OperatorAction, Resolution, Resolved},
     outcome::Packer,
     policy::{Terms, units},
-    record::Erased,
+    record::{Erased, KeyDigest},
     store::{self, LIST_MAX, StateName},
 };
 use serde::{Deserialize, de::DeserializeOwned};
@@ -36,6 +36,10 @@ type AdminResult = Result<Json<Value>, Refusal>;
 #[serde(deny_unknown_fields)]
 pub(super) struct ListQuery {
     state: Option<StateName>,
+    operation: Option<String>,
+    /// Time since a record was first seen, such as `10m`.
+    older_than: Option<String>,
+    newer_than: Option<String>,
     limit: Option<u32>,
     after: Option<String>,
 }
@@ -53,23 +57,34 @@ pub(super) async fn list(
             "request fewer records, and page with ?after=ID",
         ));
     }
-    let mut after = wanted.after.as_deref().map(parse_id).transpose()?;
+    let age = |name: &str, text: Option<&str>| text.map(|text| span(name, text)).transpose();
+    let query = store::Query {
+        state: wanted.state,
+        after: wanted.after.as_deref().map(parse_id).transpose()?,
+        older_than: age("older_than", wanted.older_than.as_deref())?,
+        newer_than: age("newer_than", wanted.newer_than.as_deref())?,
+        operation: wanted.operation,
+        limit,
+        ..store::Query::default()
+    };
+    listed(&admin, query).await
+}
+
+/// Lists the records that fit the query, page by page.
+async fn listed(admin: &Admin, mut query: store::Query) -> AdminResult {
+    let limit = query.limit;
     let mut records = Vec::new();
     while records.len() < limit as usize {
         let left = limit - records.len() as u32;
-        let query = store::Query {
-            state: wanted.state,
-            after,
-            limit: left.min(PAGE_MAX),
-        };
+        query.limit = left.min(PAGE_MAX);
         let page = admin.layer.engine().store().list(&query).await?;
         records.extend(page.readings.iter().map(view::summary));
-        after = page.next;
-        if after.is_none() {
+        query.after = page.next;
+        if query.after.is_none() {
             break;
         }
     }
-    let next = after.map(|id| id.to_string());
+    let next = query.after.map(|id| id.to_string());
     Ok(Json(json!({ "records": records, "next": next })))
 }
 
@@ -85,7 +100,7 @@ pub(super) async fn show(State(admin): State<Arc<Admin>>, Path(id): Path<String>
 }
 
 /// Description of a record's receipt; `None` if no operation has receipts.
-/// A record does not name its operation, so all receipts are searched.
+/// All receipts are searched, because records of earlier releases do not name their operation.
 async fn receipt(admin: &Admin, id: RecordId) -> Option<String> {
     let mut shown = None;
     for witness in admin.layer.witnesses() {
@@ -134,7 +149,7 @@ pub(super) async fn resolve(
     let id = parse_id(&id)?;
     let finding: ResolveRequest = parse(&body?, RESOLVE_FIX)?;
     let (r#as, reason, by) = (finding.r#as, finding.reason.clone(), finding.by.clone());
-    let resolution = resolution(&admin, finding)?;
+    let resolution = resolution(&admin, id, finding).await?;
     let engine = admin.layer.engine();
     let action = action(&admin, &reason, by.as_deref());
     match engine.resolve(id, resolution, action).await? {
@@ -153,7 +168,11 @@ pub(super) async fn resolve(
 
 const RESOLVE_FIX: &str = r#"send {"as":"completed","status":200,"headers":{},"body":"","reason":""} or {"as":"never-happened","reason":""}"#;
 
-fn resolution(admin: &Admin, finding: ResolveRequest) -> Result<Resolution, Refusal> {
+async fn resolution(
+    admin: &Admin,
+    id: RecordId,
+    finding: ResolveRequest,
+) -> Result<Resolution, Refusal> {
     if finding.r#as == As::NeverHappened {
         let is_bare = finding.status.is_none()
             && finding.headers.is_empty()
@@ -167,26 +186,36 @@ fn resolution(admin: &Admin, finding: ResolveRequest) -> Result<Resolution, Refu
             )),
         };
     }
-    let (retention, remember) = longest(admin);
+    let reading = admin.layer.engine().store().read(id).await?;
+    let history = reading.and_then(|it| it.record.trace.read());
+    let (retention, remember) = kept_for(admin, &history.unwrap_or_default().operation);
     Ok(Resolution::Completed {
-        retention: span("retention", finding.retention.as_deref(), retention)?,
-        remember: span("remember", finding.remember.as_deref(), remember)?,
+        retention: span_or("retention", finding.retention.as_deref(), retention)?,
+        remember: span_or("remember", finding.remember.as_deref(), remember)?,
         outcome: outcome(admin, &finding)?,
     })
 }
 
-/// The longest retention and remember times of all operations: a record does not name its operation, and only a shorter time is unsafe.
-fn longest(admin: &Admin) -> (Duration, Duration) {
+/// The retention and remember times of an operation. If the policy does not have it, the longest of all operations:
+/// only a shorter time is unsafe.
+fn kept_for(admin: &Admin, operation: &str) -> (Duration, Duration) {
+    let operations = || admin.layer.policy().operations();
+    if let Some(found) = operations().find(|it| it.name == operation) {
+        return (found.terms.retention, found.terms.remember);
+    }
     let start = Terms::default();
-    let terms = admin.layer.policy().operations().map(|it| &it.terms);
+    let terms = operations().map(|it| &it.terms);
     terms.fold(
         (start.retention, start.remember),
         |(retention, remember), it| (retention.max(it.retention), remember.max(it.remember)),
     )
 }
 
-fn span(name: &str, text: Option<&str>, default: Duration) -> Result<Duration, Refusal> {
-    let Some(text) = text else { return Ok(default) };
+fn span_or(name: &str, text: Option<&str>, default: Duration) -> Result<Duration, Refusal> {
+    text.map_or(Ok(default), |text| span(name, text))
+}
+
+fn span(name: &str, text: &str) -> Result<Duration, Refusal> {
     units::duration(text)
         .map_err(|error| Refusal::bad(format!("{name}: {error}"), "write it as 24h or 30d"))
 }
@@ -274,21 +303,24 @@ pub(super) async fn erase(
     }
 }
 
-/// A request whose record is to be found.
+/// A request whose record is to be found; or a key alone, with the scopes that hold it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FindRequest {
-    method: String,
-    path: String,
+    method: Option<String>,
+    path: Option<String>,
     #[serde(default)]
     headers: BTreeMap<String, String>,
     #[serde(default)]
     body: String,
     key: Option<String>,
+    /// The parts of the scope of a key, in their order.
+    #[serde(default)]
+    scope: Vec<(String, String)>,
+    after: Option<String>,
 }
 
-const FIND_FIX: &str =
-    r#"send {"method":"POST","path":"/v1/payments","headers":{"Authorization":"..."},"key":"..."}"#;
+const FIND_FIX: &str = r#"send {"key":"..."}, or {"method":"POST","path":"/v1/payments","headers":{"Authorization":"..."},"key":"..."}"#;
 
 pub(super) async fn find(
     State(admin): State<Arc<Admin>>,
@@ -296,7 +328,15 @@ pub(super) async fn find(
 ) -> AdminResult {
     let sought: FindRequest = parse(&body?, FIND_FIX)?;
     let key = sought.key.as_deref().map(Key::new).transpose()?;
-    let head = head(&sought)?;
+    let (method, path) = match (&sought.method, &sought.path, &key) {
+        (Some(method), Some(path), _) if sought.scope.is_empty() => (method, path),
+        (None, None, Some(key)) => return find_key(&admin, key, &sought).await,
+        _ => {
+            let error = "neither a key alone nor a request";
+            return Err(Refusal::bad(error, FIND_FIX));
+        }
+    };
+    let head = head(method, path, &sought)?;
     let located = admin.layer.locate(&head, &sought.body.into(), key)?;
     let store = admin.layer.engine().store();
     let reading = store.read(located.record).await?;
@@ -308,18 +348,34 @@ pub(super) async fn find(
     })))
 }
 
-fn head(sought: &FindRequest) -> Result<Parts, Refusal> {
+/// Lists the records of a key: in one scope, or in all of them.
+async fn find_key(admin: &Admin, key: &Key, sought: &FindRequest) -> AdminResult {
+    let engine = admin.layer.engine();
+    if sought.scope.is_empty() {
+        let query = store::Query {
+            key: Some(KeyDigest::derive(engine.secret(), key)),
+            after: sought.after.as_deref().map(parse_id).transpose()?,
+            ..store::Query::default()
+        };
+        return listed(admin, query).await;
+    }
+    let parts = sought.scope.iter();
+    let scope = parts.fold(Scope::none(), |scope, (name, value)| {
+        scope.with(name, value)
+    });
+    let id = RecordId::derive(engine.secret(), &scope, key);
+    let reading = engine.store().read(id).await?;
+    let records: Vec<_> = reading.iter().map(view::summary).collect();
+    Ok(Json(json!({ "records": records, "next": null })))
+}
+
+fn head(method: &str, path: &str, sought: &FindRequest) -> Result<Parts, Refusal> {
     let bad = |what: String| Refusal::bad(what, FIND_FIX);
-    let method: Result<Method, _> = sought.method.parse();
-    let method = method.map_err(|_| bad(format!("method: {} is not a method", sought.method)))?;
-    let uri: Result<Uri, _> = sought.path.parse();
-    let uri = uri.ok().filter(|_| sought.path.starts_with('/'));
-    let uri = uri.ok_or_else(|| {
-        bad(format!(
-            "path: {} is not a path that starts with /",
-            sought.path
-        ))
-    })?;
+    let parsed: Result<Method, _> = method.parse();
+    let method = parsed.map_err(|_| bad(format!("method: {method} is not a method")))?;
+    let uri: Result<Uri, _> = path.parse();
+    let uri = uri.ok().filter(|_| path.starts_with('/'));
+    let uri = uri.ok_or_else(|| bad(format!("path: {path} is not a path that starts with /")))?;
     let mut request = Request::builder().method(method).uri(uri);
     for (name, value) in &sought.headers {
         request = request.header(name, value);

@@ -1,6 +1,6 @@
 //! Records as JSON.
 //!
-//! Times are shown as time left, because each store has its own clock.
+//! Each store has its own clock: future times are shown as time left, past ones as the time of this process's clock.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use refrain::{
     Outcome,
-    clock::Timestamp,
-    record::{Hold, State},
+    clock::{Clock as _, SystemClock, Timestamp},
+    record::{Attempt, End, History, Hold, State},
     store::Reading,
 };
 use serde_json::{Map, Value, json};
@@ -22,6 +22,11 @@ pub(super) fn summary(reading: &Reading) -> Value {
 /// The record with everything that is stored.
 pub(super) fn whole(reading: &Reading) -> Value {
     let mut shown = describe(reading);
+    let history = reading.record.trace.read();
+    let attempts = history.iter().flat_map(|it| &it.attempts);
+    let past = Past::new(reading.now);
+    let attempts = attempts.map(|it| describe_attempt(it, &past)).collect();
+    shown.insert("history".into(), attempts);
     shown.insert(
         "fingerprint".into(),
         reading.record.fingerprint.to_string().into(),
@@ -45,6 +50,9 @@ fn describe(reading: &Reading) -> Map<String, Value> {
     shown.insert("state".into(), json!(record.state.name()));
     let fence = record.fence().map(|fence| fence.to_string());
     shown.insert("fence".into(), fence.into());
+    if let Some(history) = record.trace.read() {
+        shown.extend(describe_origin(&history, &Past::new(*now)));
+    }
     let rest = match &record.state {
         State::InFlight { hold, lease_ends } => {
             shown.extend(describe_hold(hold, *now));
@@ -70,6 +78,58 @@ fn describe(reading: &Reading) -> Map<String, Value> {
     };
     shown.extend(object(rest));
     shown
+}
+
+/// Converts past times of the store's clock to those of this process's clock.
+struct Past {
+    now: Timestamp,
+    wall: Timestamp,
+}
+
+impl Past {
+    fn new(now: Timestamp) -> Self {
+        let wall = SystemClock.wall();
+        Self { now, wall }
+    }
+
+    fn show(&self, moment: Timestamp) -> String {
+        let ago = self.now.0.saturating_sub(moment.0);
+        Timestamp(self.wall.0.saturating_sub(ago)).rfc3339()
+    }
+}
+
+fn describe_origin(history: &History, past: &Past) -> Map<String, Value> {
+    let last = history.attempts.last();
+    object(json!({
+        "operation": history.operation,
+        "target": history.target,
+        "key_digest": history.key_digest.map(|digest| digest.to_string()),
+        "key": history.key,
+        "first_seen": history.first_seen().map(|it| past.show(it)),
+        "last_change": history.last_change().map(|it| past.show(it)),
+        "node": last.map(|it| &it.node),
+        "attempts": last.map(|it| it.number),
+    }))
+}
+
+fn describe_attempt(attempt: &Attempt, past: &Past) -> Value {
+    let end = |(at, end): &(Timestamp, End)| {
+        let (name, reason) = match end {
+            End::Completed => ("completed", None),
+            End::Unknown(reason) => ("unknown", Some(reason)),
+            End::NoEffect => ("no-effect", None),
+        };
+        json!({ "at": past.show(*at), "end": name, "reason": reason })
+    };
+    let trace_id = attempt.trace_id.map(u128::from_be_bytes);
+    json!({
+        "attempt": attempt.number,
+        "at": past.show(attempt.at),
+        "fence": attempt.fence.to_string(),
+        "node": attempt.node,
+        "trace_id": trace_id.map(|id| format!("{id:032x}")),
+        "ends": attempt.ends.iter().map(end).collect::<Value>(),
+    })
 }
 
 fn describe_hold(hold: &Hold, now: Timestamp) -> Map<String, Value> {

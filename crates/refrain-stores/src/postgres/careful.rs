@@ -188,7 +188,7 @@ impl CarefulLane {
         };
         let mut found = HashMap::with_capacity(rows.len());
         for row in &rows {
-            if let (Ok(id), Ok(now)) = (rows::id(row), row.try_get(20)) {
+            if let (Ok(id), Ok(now)) = (rows::id(row), row.try_get(21)) {
                 found.insert(id, (rows::read(row), self.time.believe(now)));
             }
         }

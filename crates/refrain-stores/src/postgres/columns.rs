@@ -29,7 +29,7 @@ fn credential(credential: Option<Credential>) -> Option<i64> {
 
 /// New claims, one array for each column.
 #[derive(Debug, Default)]
-pub(super) struct Claims {
+pub(super) struct Claims<'a> {
     pub(super) ids: Vec<Id>,
     pub(super) fingerprints: Vec<Id>,
     pub(super) credentials: Vec<Option<i64>>,
@@ -39,11 +39,14 @@ pub(super) struct Claims {
     pub(super) attempts_max: Vec<i32>,
     pub(super) settle_after: Vec<i64>,
     pub(super) leases: Vec<i64>,
+    /// The origins: what precedes time and fence in the trace of a new record, and what follows them.
+    heads: Vec<&'a [u8]>,
+    tails: Vec<&'a [u8]>,
 }
 
-impl Claims {
+impl<'a> Claims<'a> {
     /// Parameter types, for statements that are not prepared.
-    pub(super) const TYPES: [Type; 9] = [
+    pub(super) const TYPES: [Type; 11] = [
         Type::UUID_ARRAY,
         Type::UUID_ARRAY,
         Type::INT8_ARRAY,
@@ -53,9 +56,11 @@ impl Claims {
         Type::INT4_ARRAY,
         Type::INT8_ARRAY,
         Type::INT8_ARRAY,
+        Type::BYTEA_ARRAY,
+        Type::BYTEA_ARRAY,
     ];
 
-    pub(super) fn push(&mut self, claim: &Claim, nonce: u32) {
+    pub(super) fn push(&mut self, claim: &'a Claim, nonce: u32) {
         self.ids.push(Id(claim.id.0));
         self.fingerprints.push(Id(claim.fingerprint.0));
         self.credentials.push(credential(claim.credential));
@@ -65,9 +70,11 @@ impl Claims {
         self.attempts_max.push(claim.attempts_max.into());
         self.settle_after.push(span(claim.settle_after));
         self.leases.push(span(claim.lease));
+        self.heads.push(claim.origin.head());
+        self.tails.push(claim.origin.tail());
     }
 
-    pub(super) fn parameters(&self) -> [&(dyn ToSql + Sync); 9] {
+    pub(super) fn parameters(&self) -> [&(dyn ToSql + Sync); 11] {
         [
             &self.ids,
             &self.fingerprints,
@@ -78,6 +85,8 @@ impl Claims {
             &self.attempts_max,
             &self.settle_after,
             &self.leases,
+            &self.heads,
+            &self.tails,
         ]
     }
 }
@@ -159,11 +168,12 @@ pub(super) struct Rows {
     holders: Vec<Option<i64>>,
     waited: Vec<bool>,
     outcomes: Vec<Option<Vec<u8>>>,
+    traces: Vec<Option<Vec<u8>>>,
 }
 
 impl Rows {
     /// Parameter types, for statements that are not prepared.
-    pub(super) const TYPES: [Type; 20] = [
+    pub(super) const TYPES: [Type; 21] = [
         Type::UUID_ARRAY,
         Type::UUID_ARRAY,
         Type::INT8_ARRAY,
@@ -183,6 +193,7 @@ impl Rows {
         Type::INT8_ARRAY,
         Type::INT8_ARRAY,
         Type::BOOL_ARRAY,
+        Type::BYTEA_ARRAY,
         Type::BYTEA_ARRAY,
     ];
 
@@ -212,6 +223,9 @@ impl Rows {
         };
         self.push_hold(hold, *holder);
         self.waited.push(*waited);
+        let trace = record.trace.as_bytes();
+        self.traces
+            .push((!trace.is_empty()).then(|| trace.to_vec()));
         self.push_state(&record.state);
     }
 
@@ -267,7 +281,7 @@ impl Rows {
         self.outcomes.push(outcome);
     }
 
-    pub(super) fn parameters(&self) -> [&(dyn ToSql + Sync); 20] {
+    pub(super) fn parameters(&self) -> [&(dyn ToSql + Sync); 21] {
         [
             &self.ids,
             &self.fingerprints,
@@ -289,6 +303,7 @@ impl Rows {
             &self.holders,
             &self.waited,
             &self.outcomes,
+            &self.traces,
         ]
     }
 }

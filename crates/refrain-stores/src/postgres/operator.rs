@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use refrain::{
     Error, ErrorKind, RecordId, Result,
     clock::Timestamp,
-    record::{Claimant, Command, Fence, Hold, Reason, Record, State, step},
+    record::{Claimant, Command, Fence, Hold, Reason, Record, State, Trace, step},
     store::{Census, LIST_MAX, Page, Query, Reading, StateName},
 };
 use tokio::{
@@ -90,7 +90,7 @@ impl OperatorConnection {
                     next: None,
                 });
             };
-            let rows = self.page(query.state, from, limit + 1).await?;
+            let rows = self.page(query, from, limit + 1).await?;
             let is_last = rows.is_empty();
             for row in &rows {
                 if readings.len() == limit {
@@ -100,7 +100,7 @@ impl OperatorConnection {
                     });
                 }
                 after = Some(rows::id(row)?);
-                readings.extend(self.listed(row, query.state)?);
+                readings.extend(self.listed(row, query)?);
             }
             if is_last {
                 return Ok(Page {
@@ -118,7 +118,7 @@ impl OperatorConnection {
             let message = format!("the reply is for another record than {id}");
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
-        let now = self.time.believe(row.try_get(20).map_err(convert_error)?);
+        let now = self.time.believe(row.try_get(21).map_err(convert_error)?);
         let record = now.step(Some(rows::read(row)?.record), Command::Age).record;
         let now = now.believed;
         Ok(record.map(|record| Reading { id, record, now }))
@@ -126,7 +126,7 @@ impl OperatorConnection {
 
     /// As [`reading`](Self::reading), but a damaged record is skipped with a warning, so that it does not hide the
     /// others. Reading the damaged record itself returns its error.
-    fn listed(&self, row: &Row, state: Option<StateName>) -> Result<Option<Reading>> {
+    fn listed(&self, row: &Row, query: &Query) -> Result<Option<Reading>> {
         let reading = match self.reading(row, None) {
             Err(error) if error.kind() == ErrorKind::Corrupt => {
                 tracing::warn!(%error, "cannot read a record; it is omitted from the list");
@@ -134,19 +134,13 @@ impl OperatorConnection {
             }
             reading => reading?,
         };
-        let fits = |name| state.is_none_or(|state| state == name);
-        Ok(reading.filter(|reading| fits(reading.record.state.name())))
+        Ok(reading.filter(|reading| query.fits(&reading.record, reading.now)))
     }
 
-    /// Rows from this identity on that may be in the given state.
-    async fn page(
-        &self,
-        state: Option<StateName>,
-        from: [u8; 16],
-        limit: usize,
-    ) -> Result<Vec<Row>> {
+    /// Rows from this identity on that may fit the query.
+    async fn page(&self, query: &Query, from: [u8; 16], limit: usize) -> Result<Vec<Row>> {
         let sql = &self.place.sql;
-        let text = match state {
+        let text = match query.state {
             None => &sql.list,
             Some(StateName::InFlight | StateName::Indeterminate) => &sql.list_open,
             Some(StateName::Completed) => &sql.list_completed,
@@ -154,7 +148,8 @@ impl OperatorConnection {
         };
         let (now, from) = (self.time.now(), Id(from));
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        self.query(text, &[&now, &from, &limit, &PAGE_BYTES_MAX])
+        let key = query.key.map(|digest| digest.0.to_vec());
+        self.query(text, &[&now, &from, &limit, &PAGE_BYTES_MAX, &key])
             .await
     }
 
@@ -332,6 +327,7 @@ fn count(census: &mut Census, row: &Row) -> Result<()> {
         fingerprint: refrain::Fingerprint::default(),
         credential: None,
         state,
+        trace: Trace::default(),
     };
     let aged = step(Some(record), Command::Age, Timestamp(1)).record;
     match aged.map(|record| record.state.name()) {

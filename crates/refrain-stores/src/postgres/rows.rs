@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use refrain::{
     Credential, Error, ErrorKind, Fence, Fingerprint, Guarantee, Outcome, RecordId, Result,
     clock::Timestamp,
-    record::{Claimant, Hold, Reason, Record, State},
+    record::{Claimant, Hold, Reason, Record, State, Trace},
 };
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, accepts, to_sql_checked};
 
@@ -92,6 +92,7 @@ pub(super) fn read(row: &impl Cells) -> Result<RecordRow> {
             fingerprint: Fingerprint(columns.required::<Id>(1)?.0),
             credential: credential.map(|bits| Credential(bits.to_be_bytes())),
             state,
+            trace: columns.trace()?,
         },
         holder: columns.optional(17)?,
         waited: columns.required(18)?,
@@ -153,6 +154,12 @@ impl<'a, R: Cells> Columns<'a, R> {
     fn outcome(&self) -> Result<Outcome> {
         let encoded = self.required::<&[u8]>(19)?;
         Outcome::decode(Bytes::copy_from_slice(encoded), self.id)
+    }
+
+    /// Rows of earlier versions have no trace.
+    fn trace(&self) -> Result<Trace> {
+        let bytes = self.optional::<&[u8]>(20)?;
+        Ok(Bytes::copy_from_slice(bytes.unwrap_or_default()).into())
     }
 
     fn corrupt(&self, what: &str) -> Error {

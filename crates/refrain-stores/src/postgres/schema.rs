@@ -6,9 +6,10 @@ use tokio_postgres::{Client, Transaction, error::SqlState};
 use super::{address::Address, errors};
 
 /// Migration for each version.
-const STEPS: [&str; 2] = [
+const STEPS: [&str; 3] = [
     include_str!("../../sql/postgres-1.sql"),
     include_str!("../../sql/postgres-2.sql"),
+    include_str!("../../sql/postgres-3.sql"),
 ];
 /// Schema version that this build reads and writes.
 pub(super) const VERSION: i32 = STEPS.len() as i32;

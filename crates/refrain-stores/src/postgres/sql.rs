@@ -46,14 +46,14 @@ pub(super) struct Sql {
 /// Columns that are read; `rows.rs` depends on their order.
 const COLUMNS: &str = "r.id, r.fingerprint, r.credential, r.state, r.fence_epoch, r.fence_counter, r.fence_nonce, \
     r.claimant, r.guarantee, r.attempts, r.attempts_max, r.settle_after, r.settles, r.lease_ends, r.reason, \
-    r.retention_ends, r.remember_ends, r.holder, r.waited, r.outcome";
+    r.retention_ends, r.remember_ends, r.holder, r.waited, r.outcome, r.trace";
 /// The same columns for writing.
 const WRITTEN: &str = "id, fingerprint, credential, state, fence_epoch, fence_counter, fence_nonce, \
     claimant, guarantee, attempts, attempts_max, settle_after, settles, lease_ends, reason, \
-    retention_ends, remember_ends, holder, waited, outcome";
+    retention_ends, remember_ends, holder, waited, outcome, trace";
 const ROWS: &str = "unnest($1::uuid[], $2::uuid[], $3::int8[], $4::int2[], $5::int4[], $6::int8[], $7::int4[], \
     $8::int8[], $9::int2[], $10::int4[], $11::int4[], $12::int8[], $13::int8[], $14::int8[], $15::int2[], \
-    $16::int8[], $17::int8[], $18::int8[], $19::bool[], $20::bytea[])";
+    $16::int8[], $17::int8[], $18::int8[], $19::bool[], $20::bytea[], $21::bytea[])";
 /// Current time, evaluated once per statement.
 const NOW: &str = "coalesce($1::int8, floor(extract(epoch FROM clock_timestamp()) * 1000)::int8)";
 
@@ -63,7 +63,7 @@ impl Sql {
         let channel = address.channel();
         let (claim, complete) = (claim(&schema), |first| complete(&schema, first));
         let ended = ended(&channel);
-        let both = complete(13);
+        let both = complete(15);
         Self {
             claim_and_complete: format!(
                 "WITH granted AS ({claim}), ended AS ({both}) \
@@ -131,24 +131,28 @@ impl Sql {
     }
 }
 
-/// Parameters: $2 epoch, $3 handle, $4 to $12 claims.
+/// Parameters: $2 epoch, $3 handle, $4 to $14 claims.
 fn claim(schema: &str) -> String {
     format!(
         "INSERT INTO {schema}.records AS r (id, fingerprint, credential, state, \
              fence_epoch, fence_counter, fence_nonce, claimant, guarantee, attempts, attempts_max, \
-             settle_after, settles, lease_ends, holder) \
+             settle_after, settles, lease_ends, holder, trace) \
          SELECT a.id, a.fingerprint, a.credential, 1, \
-             $2::int4, nextval('{schema}.fences'), a.nonce, a.claimant, a.guarantee, 1, a.attempts_max, \
-             a.settle_after, c.now + a.settle_after, c.now + a.lease, $3::int8 \
+             $2::int4, a.counter, a.nonce, a.claimant, a.guarantee, 1, a.attempts_max, \
+             a.settle_after, c.now + a.settle_after, c.now + a.lease, $3::int8, \
+             a.head || int8send(c.now) || int4send($2::int4) || int8send(a.counter) || int4send(a.nonce) \
+                 || int2send(1::int2) || a.tail \
          FROM (SELECT {NOW} AS now OFFSET 0) c, \
-             unnest($4::uuid[], $5::uuid[], $6::int8[], $7::int4[], $8::int8[], $9::int2[], $10::int4[], \
-                 $11::int8[], $12::int8[]) \
-             AS a(id, fingerprint, credential, nonce, claimant, guarantee, attempts_max, settle_after, lease) \
+             (SELECT *, nextval('{schema}.fences') AS counter \
+              FROM unnest($4::uuid[], $5::uuid[], $6::int8[], $7::int4[], $8::int8[], $9::int2[], $10::int4[], \
+                 $11::int8[], $12::int8[], $13::bytea[], $14::bytea[]) \
+              AS u(id, fingerprint, credential, nonce, claimant, guarantee, attempts_max, settle_after, lease, \
+                 head, tail) OFFSET 0) a \
          ON CONFLICT (id) DO NOTHING RETURNING r.id, r.fence_counter"
     )
 }
 
-/// Completions start at parameter `first`. `state + 0` keeps the planner from scanning an index of open records.
+/// Completions start at parameter `first`. The trace gets the event of a completion, unless there is no trace. `state + 0` keeps the planner from scanning an index of open records.
 fn complete(schema: &str, first: usize) -> String {
     let [id, epoch, counter, nonce, retention, remember, outcome] =
         std::array::from_fn(|number| first + number);
@@ -156,7 +160,8 @@ fn complete(schema: &str, first: usize) -> String {
         "UPDATE {schema}.records r SET state = 2, outcome = a.outcome, \
              retention_ends = c.now + a.retention, remember_ends = c.now + a.retention + a.remember, \
              claimant = NULL, guarantee = NULL, attempts = NULL, attempts_max = NULL, \
-             settle_after = NULL, settles = NULL, lease_ends = NULL, holder = NULL \
+             settle_after = NULL, settles = NULL, lease_ends = NULL, holder = NULL, \
+             trace = r.trace || decode('0308', 'hex') || int8send(c.now) \
          FROM (SELECT {NOW} AS now OFFSET 0) c, \
              unnest(${id}::uuid[], ${epoch}::int4[], ${counter}::int8[], ${nonce}::int4[], \
                  ${retention}::int8[], ${remember}::int8[], ${outcome}::bytea[]) \
@@ -192,7 +197,8 @@ fn open(schema: &str) -> String {
     )
 }
 
-/// Parameters: $2 first identity, $3 number of rows, $4 bytes of outcomes, so that a page fits into memory.
+/// Parameters: $2 first identity, $3 number of rows, $4 bytes of outcomes, so that a page fits into memory,
+/// $5 the digest of a key or null.
 fn list(schema: &str, from: &str, which: &str) -> String {
     format!(
         "WITH page AS MATERIALIZED ( \
@@ -200,7 +206,9 @@ fn list(schema: &str, from: &str, which: &str) -> String {
                  - coalesce(octet_length(s.outcome), 0) AS before \
              FROM (SELECT r.id, r.outcome, c.now \
                  FROM (SELECT {NOW} AS now OFFSET 0) c, {from} r \
-                 WHERE r.id >= $2::uuid AND {which} ORDER BY r.id LIMIT $3::int8) s) \
+                 WHERE r.id >= $2::uuid AND {which} \
+                     AND ($5::bytea IS NULL OR substring(r.trace FROM 3 FOR 8) = $5::bytea) \
+                 ORDER BY r.id LIMIT $3::int8) s) \
          SELECT {COLUMNS}, p.now FROM page p JOIN {schema}.records r ON r.id = p.id \
          WHERE p.before < $4::int8 ORDER BY r.id"
     )

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use refrain::{
     Claim, Error, Fence, Guarantee, Intent, Outcome, RecordId, Result, Verdict,
+    engine::host_name,
     record::{Change, Claimant, Command, Grant, Reply},
 };
 use tokio_postgres::{
@@ -111,6 +112,7 @@ impl Postgres {
             overtakes: None,
             lease: terms.lease,
             settle_after: terms.settle_after,
+            origin: intent.origin(&self.secret, host_name()),
         }
     }
 

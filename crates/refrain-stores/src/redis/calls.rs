@@ -116,7 +116,7 @@ impl Calls {
         let count = asked.len();
         // One more key: the mark, or in a cluster, where each claim is sent alone, the outcome.
         let keys = count + 1;
-        let mut call = self.call(Name::Claims, keys, 5, count * CLAIM_BYTES);
+        let mut call = self.call(Name::Claims, keys, 6, count * CLAIM_BYTES);
         for Asking { claim, .. } in asked.clone() {
             self.key(&mut call, claim.id, b"");
         }
@@ -130,11 +130,13 @@ impl Calls {
         call.arg(if self.is_cluster { "" } else { "1" });
         let mut spans = Spans::default();
         let mut claims = Vec::with_capacity(count * CLAIM_BYTES);
+        let mut origins = Vec::with_capacity(count * CLAIM_BYTES);
         for asking in asked {
             let which = spans.find(asking.claim.settle_after, asking.claim.lease);
             put_claim(&mut claims, asking, which);
+            put_origin(&mut origins, asking);
         }
-        call.arg(spans.0.as_flattened()).arg(claims);
+        call.arg(spans.0.as_flattened()).arg(claims).arg(origins);
         if !self.is_cluster {
             call.arg(&self.known.mark.text);
         }
@@ -314,6 +316,16 @@ fn put_claim(to: &mut Vec<u8>, asking: &Asking, which: u8) {
     let digest = digest(&to[from..]);
     let overtakes = claim.overtakes.map_or([0; 16], fence_bytes);
     put(to, &[&digest, &[which], &overtakes]);
+}
+
+/// The tail begins with the nonce and the number of a first attempt, which the trace has before it.
+fn put_origin(to: &mut Vec<u8>, asking: &Asking) {
+    let Asking { claim, nonce } = asking;
+    let (head, tail) = (claim.origin.head(), claim.origin.tail());
+    let lens = [head.len() as u16, (6 + tail.len()) as u16].map(u16::to_be_bytes);
+    let tail_len = &lens[1][1..];
+    let (nonce, number) = (nonce.to_be_bytes(), 1_u16.to_be_bytes());
+    put(to, &[&lens[0], tail_len, head, &nonce, &number, tail]);
 }
 
 fn put_term(to: &mut Vec<u8>, ending: &SettleCall, spans: &mut Spans) {

@@ -12,8 +12,10 @@ use refrain::{
 
 use super::errors;
 
-/// Format version of records.
-pub(super) const VERSION: u8 = 3;
+/// Format version of records with a trace.
+pub(super) const VERSION: u8 = 4;
+/// Format version of records without one, written by earlier releases.
+const VERSION_WITHOUT_TRACE: u8 = 3;
 
 /// Bytes of the fence's stamp, the part that the server creates.
 const STAMP: std::ops::Range<usize> = 2..14;
@@ -77,7 +79,8 @@ pub(super) fn record(bytes: &[u8], id: RecordId) -> Option<Record<()>> {
     let mut reader = Reader(bytes);
     let (version, name) = (reader.u8()?, reader.u8()?);
     let fence = reader.fence()?;
-    if version != VERSION || reader.array::<16>()? != id.0 {
+    let is_known = version == VERSION || version == VERSION_WITHOUT_TRACE;
+    if !is_known || reader.array::<16>()? != id.0 {
         return None;
     }
     let fingerprint = Fingerprint(reader.array()?);
@@ -93,7 +96,8 @@ pub(super) fn record(bytes: &[u8], id: RecordId) -> Option<Record<()>> {
     if name == b'C' {
         reader.array::<8>()?; // where the outcome lies
     }
-    if !is_whole || !reader.0.is_empty() {
+    let trace = reader.0;
+    if !is_whole || trace.is_empty() != (version == VERSION_WITHOUT_TRACE) {
         return None;
     }
     hold.settles = Timestamp(one);
@@ -118,6 +122,7 @@ pub(super) fn record(bytes: &[u8], id: RecordId) -> Option<Record<()>> {
         fingerprint,
         credential,
         state,
+        trace: Bytes::copy_from_slice(trace).into(),
     })
 }
 

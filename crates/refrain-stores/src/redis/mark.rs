@@ -7,12 +7,12 @@ use refrain::{Error, ErrorKind, Result, Secret};
 
 use super::{
     address::Start,
-    codec, errors, loss,
+    errors, loss,
     reception::{AddressSettings, Node},
 };
 
 /// Format version of keys and records.
-const VERSION: u32 = codec::VERSION as u32;
+const VERSION: u32 = 3;
 const START: &str = "refrain store ";
 
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use refrain::{
     RecordId, Result,
     clock::Timestamp,
     record::{Command, Record, step},
-    store::{Census, LIST_MAX, Page, Query, StateName},
+    store::{Census, LIST_MAX, Page, Query, Reading, StateName},
 };
 
 use super::{RedisState, codec, errors, reception::Node};
@@ -21,18 +21,16 @@ const STEP: u32 = 1_000;
 impl RedisState {
     pub(super) async fn list(&self, query: &Query) -> Result<Page> {
         let limit = query.limit.clamp(1, LIST_MAX) as usize;
-        let fits = |name| query.state.is_none_or(|state| state == name);
+        let fits = |it: &Reading| query.fits(&it.record, it.now);
         let mut readings = Vec::with_capacity(limit);
         let mut after = query.after;
         // Repeats only if a picked record is gone when it is read.
         loop {
-            let (ids, has_more) = self
-                .pick(query.state, after, limit - readings.len())
-                .await?;
+            let (ids, has_more) = self.pick(query, after, limit - readings.len()).await?;
             for reading in self.read_all(&ids).await? {
                 match reading {
                     Ok(reading) => {
-                        readings.extend(reading.filter(|it| fits(it.record.state.name())));
+                        readings.extend(reading.filter(fits));
                     }
                     // Reading the damaged record itself returns its error.
                     Err(error) => {
@@ -48,21 +46,28 @@ impl RedisState {
         }
     }
 
-    /// First identities after `after` whose records may be in this state, and whether there are more.
+    /// First identities after `after` whose records fit the query, and whether there are more.
     async fn pick(
         &self,
-        state: Option<StateName>,
+        query: &Query,
         after: Option<RecordId>,
         limit: usize,
     ) -> Result<(Vec<RecordId>, bool)> {
         // Keeps one more than the limit, to know whether there is another page.
         let mut first = BTreeSet::new();
-        self.walk(state.is_some(), |found, now| {
+        let all = Query {
+            after: query.after,
+            limit: query.limit,
+            ..Query::default()
+        };
+        self.walk(*query != all, |found, now| {
             for (id, record) in found {
                 let is_behind = after.is_none_or(|after| id > after);
-                let name = record.map(|record| name_at(record, now));
                 // An unreadable record is picked, too; its error is reported when it is read.
-                let fits = name.is_none_or(|name| state.is_none_or(|state| name == Some(state)));
+                let fits = record.is_none_or(|record| {
+                    let aged = aged(record, now);
+                    aged.is_some_and(|record| query.fits(&record, now))
+                });
                 if is_behind && fits {
                     first.insert(id);
                     if first.len() > limit + 1 {
@@ -82,7 +87,7 @@ impl RedisState {
         let mut live = HashSet::new();
         self.walk(true, |found, now| {
             for (id, record) in found {
-                match record.map(|record| name_at(record, now)) {
+                match record.map(|record| aged(record, now).map(|it| it.state.name())) {
                     None => census.unreadable += 1,
                     Some(Some(name)) => {
                         let is_live =
@@ -203,8 +208,7 @@ pub(super) fn scan(cursor: &str, prefix: &str) -> Cmd {
     scan
 }
 
-/// State of a record after [`Command::Age`]; `None` if it has ended.
-fn name_at(record: Record<()>, now: Timestamp) -> Option<StateName> {
-    let aged = step(Some(record), Command::Age, now).record;
-    aged.map(|record| record.state.name())
+/// The record after [`Command::Age`]; `None` if it has ended.
+fn aged(record: Record<()>, now: Timestamp) -> Option<Record<()>> {
+    step(Some(record), Command::Age, now).record
 }

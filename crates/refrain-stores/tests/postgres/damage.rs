@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use refrain::{ErrorKind, Outcome, Settlement, Store as _, Verdict, store::Query};
+use refrain::{
+    ErrorKind, Outcome, Settled, Settlement, Store as _, Verdict, record::Reason, store::Query,
+};
 
 use crate::support::{Schema, claim, connect, id, url};
 
@@ -60,4 +62,39 @@ async fn an_outcome_of_another_record_or_a_damaged_one_is_refused() {
     }
     let replayed = store.claim(claim(2)).await.unwrap();
     assert!(matches!(replayed, Verdict::Replay(_)), "{replayed:?}");
+}
+
+#[tokio::test]
+async fn rows_of_earlier_releases_go_on_without_a_trace() {
+    let schema = Schema::new();
+    let store = schema.open().await;
+    let mut fences = Vec::new();
+    for number in 0..2 {
+        let verdict = store.claim(claim(number)).await.unwrap();
+        let Verdict::Granted(grant) = verdict else {
+            panic!("{verdict:?}");
+        };
+        fences.push(grant.fence);
+    }
+    let admin = connect(&url()).await;
+    let forget = format!("UPDATE {}.records SET trace = NULL", schema.name);
+    assert_eq!(admin.execute(&forget, &[]).await.unwrap(), 2);
+    let doubt = Settlement::Doubt {
+        reason: Reason::Reset,
+    };
+    let doubted = store.settle(id(1), fences[1], doubt).await.unwrap();
+    assert_eq!(doubted, Settled::Applied);
+    for (number, fence) in (0..).zip(fences) {
+        let end = Settlement::Complete {
+            outcome: Outcome::new(200, "done"),
+            retention: Duration::from_secs(60),
+            remember: Duration::ZERO,
+        };
+        let settled = store.settle(id(number), fence, end).await.unwrap();
+        assert_eq!(settled, Settled::Applied);
+        let replayed = store.claim(claim(number)).await.unwrap();
+        assert!(matches!(replayed, Verdict::Replay(_)), "{replayed:?}");
+        let reading = store.read(id(number)).await.unwrap().unwrap();
+        assert_eq!(reading.record.trace.read(), None);
+    }
 }

@@ -44,7 +44,7 @@ async fn lies_where_the_record_points(sync: &str) {
         &server.url(),
         &words(&format!("GET {}", prefix.key(id(1), ""))),
     );
-    let place = String::from_utf8(record[124..].to_vec()).unwrap();
+    let place = String::from_utf8(record[124..132].to_vec()).unwrap();
     assert_eq!(
         prefix.outcome_key(id(1)),
         prefix.key(id(1), &format!("o{place}"))

@@ -1,11 +1,13 @@
 //! Another program, or a bug, overwrites keys of the store. A damaged record is not absent: nothing is granted and
 //! nothing is replayed.
 
-use refrain::{ErrorKind, Store};
+use refrain::{ErrorKind, Settled, Settlement, Store, record::Reason, store::Query};
 use refrain_stores::redis::Options;
 use refrain_testkit::servers::redis_url;
 
-use crate::support::{Prefix, ask, claim, complete, granted, id, verdict};
+use crate::support::{
+    Prefix, RETENTION, ask, claim, complete, completion, granted, id, replayed, verdict,
+};
 
 fn get(key: &str) -> Vec<u8> {
     ask(&redis_url(), redis::cmd("GET").arg(key))
@@ -24,7 +26,7 @@ async fn check(what: &str, store: &impl Store, number: u64, kind: ErrorKind) {
     assert_eq!(error.kind(), kind, "{what}: {error}");
     let error = store.read(id(number)).await.expect_err(what);
     assert_eq!(error.kind(), kind, "{what}, read: {error}");
-    let page = store.list(&refrain::store::Query::default()).await.unwrap();
+    let page = store.list(&Query::default()).await.unwrap();
     assert!(
         page.readings.iter().all(|reading| reading.id != id(number)),
         "{what}, listed"
@@ -40,8 +42,10 @@ async fn every_changed_byte_of_a_record_is_noticed() {
     for number in [1, 2] {
         let key = prefix.key(id(number), "");
         let whole = get(&key);
-        // Starts after the version byte: a record of a later version is not damaged.
-        for at in 1..whole.len() {
+        // Starts after the version byte: a record of a later version is not damaged. No decision depends on the trace.
+        let trace_begins = if number == 1 { 124 } else { 132 };
+        assert!(whole.len() > trace_begins);
+        for at in 1..trace_begins {
             let mut changed = whole.clone();
             changed[at] ^= 1;
             set(&key, &changed);
@@ -86,11 +90,68 @@ async fn foreign_bytes_are_never_read_as_a_record() {
     let _: redis::Value = ask(&redis_url(), redis::cmd("LPUSH").arg(record(7)).arg("x"));
     check("a list", &store, 7, ErrorKind::Corrupt).await;
     let mut newer = get(&record(8));
-    newer[0] = 4;
+    newer[0] = 5;
     set(&record(8), &newer);
     check("a newer format version", &store, 8, ErrorKind::Unsupported).await;
     // `MGET` returns nil for the list, so it is not counted.
     assert_eq!(store.census().await.unwrap().unreadable, 4);
+}
+
+#[tokio::test]
+async fn damaged_trace_decides_nothing() {
+    let prefix = Prefix::new();
+    let store = prefix.open(Options::default()).await.unwrap();
+    for number in 1..=46 {
+        let key = prefix.key(id(number), "");
+        let fence = granted(&store, &claim(number)).await.fence;
+        let mut changed = get(&key);
+        let at = 123 + number as usize;
+        assert!(at < changed.len(), "the trace of a claim has fewer bytes");
+        changed[at] ^= 0xff;
+        if number > 1 {
+            set(&key, &changed);
+        }
+        let renewed = store.renew(id(number), fence, RETENTION).await.unwrap();
+        assert_eq!(renewed, Settled::Applied, "byte {at}");
+        let doubt = Settlement::Doubt {
+            reason: Reason::Reset,
+        };
+        let doubted = store.settle(id(number), fence, doubt).await.unwrap();
+        assert_eq!(doubted, Settled::Applied, "byte {at}");
+        let settled = store.settle(id(number), fence, completion("done")).await;
+        assert_eq!(settled.unwrap(), Settled::Applied, "byte {at}");
+        assert_eq!(replayed(&store, number).await, "done", "byte {at}");
+        assert!(store.read(id(number)).await.unwrap().is_some());
+    }
+}
+
+/// The record as releases before traces wrote it.
+fn without_trace(key: &str) {
+    let mut record = get(key);
+    record[0] = 3;
+    record.truncate(if record[1] == b'C' { 132 } else { 124 });
+    set(key, &record);
+}
+
+#[tokio::test]
+async fn records_of_earlier_releases_go_on_without_a_trace() {
+    let prefix = Prefix::new();
+    let store = prefix.open(Options::default()).await.unwrap();
+    complete(&store, 1, "done").await;
+    without_trace(&prefix.key(id(1), ""));
+    assert_eq!(replayed(&store, 1).await, "done");
+    let grant = granted(&store, &claim(2)).await;
+    without_trace(&prefix.key(id(2), ""));
+    let renewed = store.renew(id(2), grant.fence, RETENTION).await.unwrap();
+    assert_eq!(renewed, Settled::Applied);
+    let settled = store.settle(id(2), grant.fence, completion("late")).await;
+    assert_eq!(settled.unwrap(), Settled::Applied);
+    assert_eq!(replayed(&store, 2).await, "late");
+    let page = store.list(&Query::default()).await.unwrap();
+    let traces = page.readings.iter().map(|it| it.record.trace.read());
+    assert_eq!(traces.collect::<Vec<_>>(), [None, None]);
+    let census = store.census().await.unwrap();
+    assert_eq!((census.completed, census.unreadable), (2, 0));
 }
 
 /// The key was released and claimed again, and the outcome of the first life was restored from a backup.

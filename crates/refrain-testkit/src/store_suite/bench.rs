@@ -15,7 +15,7 @@ use futures_util::future::join_all;
 use refrain::{
     Claim, Credential, Fence, Fingerprint, Guarantee, Outcome, RecordId, Settled, Settlement,
     Store, Verdict,
-    record::{Grant, Reason, Record},
+    record::{Grant, KeyDigest, Origin, OriginFields, Reason, Record},
 };
 
 use super::{Fixture, view};
@@ -179,8 +179,21 @@ pub(super) fn claim(number: u64) -> Claim {
         credential: Some(Credential([1; 8])),
         lease: LEASE,
         settle_after: SETTLE_AFTER,
+        origin: origin("node-1"),
         ..Claim::new(id(number), Fingerprint([1; 16]))
     }
+}
+
+pub(super) fn origin(node: &str) -> Origin {
+    Origin::new(&OriginFields {
+        operation: "payments",
+        method: "POST",
+        target: "/v1/payments",
+        key_digest: KeyDigest([9; 8]),
+        key: "order-7",
+        node,
+        trace_id: [7; 16],
+    })
 }
 
 /// An at-least-once claim by a new claimant.

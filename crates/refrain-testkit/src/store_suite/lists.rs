@@ -115,6 +115,7 @@ async fn walk<S: Store>(
             state,
             after,
             limit,
+            ..Query::default()
         };
         let page = bench.store.list(&query).await?;
         let fits = page.readings.len() <= limit as usize;

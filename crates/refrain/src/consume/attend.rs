@@ -14,8 +14,11 @@ use super::{
     work,
 };
 use crate::{
-    Error, Fingerprint, Key, RecordId, Result, Scope, failure::brief, fingerprint::RequestView,
-    record::State, store::Store,
+    Error, Fingerprint, Key, RecordId, Result, Scope,
+    failure::brief,
+    fingerprint::RequestView,
+    record::{OriginFields, State},
+    store::Store,
 };
 
 /// Maximum number of attempts to publish a dead letter before its message is returned to the broker.
@@ -237,6 +240,13 @@ impl AttendedDelivery {
             probe: settings.probe.clone(),
             receipts: settings.receipts.clone(),
             audit: settings.is_audited.then(|| settings.name.clone()),
+            origin: self.shared.engine.origin(
+                &named.key,
+                &OriginFields {
+                    operation: &settings.name,
+                    ..OriginFields::default()
+                },
+            ),
             redrive: named.redrive,
             attempt,
             started: Arc::default(),

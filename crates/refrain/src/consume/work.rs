@@ -19,7 +19,7 @@ use crate::{
     Settled, Terms, Verdict,
     engine::{Guard, Probe, Running},
     receipts::Witness,
-    record::{Grant, Reason},
+    record::{Grant, Origin, Reason},
 };
 
 /// One message, with the terms of its processing.
@@ -42,6 +42,8 @@ pub struct Task {
     pub receipts: Option<Arc<Witness>>,
     /// Name in the audit log, if audited.
     pub audit: Option<Arc<str>>,
+    /// What is kept with the record, for operators.
+    pub origin: Origin,
     /// Number of redrives of the message.
     pub redrive: u32,
     /// Attempt number, starting at 1, as far as this process knows.
@@ -68,6 +70,7 @@ impl Task {
             probe: self.probe.clone(),
             receipts: self.receipts.clone(),
             audit: self.audit.clone(),
+            origin: Some(self.origin.clone()),
         }
     }
 

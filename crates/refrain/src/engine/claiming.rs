@@ -92,7 +92,7 @@ impl Engine {
             self.inner.refresh_standing(witness);
         }
         self.inner.check_lost()?;
-        let claim = claim_of(intent, record);
+        let claim = self.inner.claim_of(intent, record);
         Ok(Some(SentClaim::new(&self.inner, claim, intent)))
     }
 }
@@ -111,7 +111,10 @@ async fn repeat(
                 if let Some(witness) = &intent.receipts {
                     engine.inner.know_standing(witness).await?;
                 }
-                (claim_of(&intent, engine.record_id(&intent)), None)
+                (
+                    engine.inner.claim_of(&intent, engine.record_id(&intent)),
+                    None,
+                )
             }
         };
         let claims = ClaimLoop::new(&engine, &intent, true, since, claim);
@@ -164,19 +167,22 @@ impl Future for ClaimFuture {
     }
 }
 
-/// The claim of an intent.
-pub(super) fn claim_of(intent: &Intent, record: RecordId) -> Claim {
-    let terms = &intent.terms;
-    Claim {
-        id: record,
-        fingerprint: intent.fingerprint,
-        credential: intent.credential,
-        claimant: Claimant::random(),
-        guarantee: effective_guarantee(intent),
-        attempts_max: terms.attempts_max,
-        overtakes: None,
-        lease: terms.lease,
-        settle_after: terms.settle_after,
+impl EngineState {
+    /// The claim of an intent.
+    pub(super) fn claim_of(&self, intent: &Intent, record: RecordId) -> Claim {
+        let terms = &intent.terms;
+        Claim {
+            id: record,
+            fingerprint: intent.fingerprint,
+            credential: intent.credential,
+            claimant: Claimant::random(),
+            guarantee: effective_guarantee(intent),
+            attempts_max: terms.attempts_max,
+            overtakes: None,
+            lease: terms.lease,
+            settle_after: terms.settle_after,
+            origin: intent.origin(self.store.secret(), self.node()),
+        }
     }
 }
 

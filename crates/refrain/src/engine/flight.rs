@@ -18,7 +18,7 @@ use crate::{
     audit::Entry,
     key::{Credential, RecordId},
     policy::Terms,
-    record::{Claim, Fence, Grant, Verdict},
+    record::{Claim, Fence, Grant, Origin, Verdict},
     store::Table,
 };
 
@@ -79,6 +79,8 @@ pub(super) struct Flight {
     credential: Option<Credential>,
     /// The operation's name in the audit log, if it is audited.
     pub(super) audit: Option<Arc<str>>,
+    /// Where the claim came from, for log lines.
+    pub(super) origin: Origin,
     /// A moment before the claim was sent; renewals and the attempt's deadline count from here.
     pub(super) since: Instant,
     end: Mutex<FlightEnd>,
@@ -267,6 +269,7 @@ impl Flights {
             fingerprint: claim.fingerprint,
             credential: claim.credential,
             audit,
+            origin: claim.origin.clone(),
             since,
             end: Mutex::default(),
             renewed_millis: AtomicU64::new(0),

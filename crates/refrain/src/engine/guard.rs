@@ -414,9 +414,36 @@ impl ClaimHold {
 
     fn settle(&self, end: Settlement) -> impl Future<Output = Result<Settled>> + Send {
         let is_outcome = matches!(end, Settlement::Complete { .. });
+        let doubt = match &end {
+            Settlement::Doubt { reason } => Some(*reason),
+            _ => None,
+        };
         let (id, fence) = (self.flight.id, self.flight.fence);
         let settling = self.inner.store.settle(id, fence, end);
-        async move { self.record_if_late(settling.await, is_outcome) }
+        async move {
+            let settled = self.record_if_late(settling.await, is_outcome);
+            if let (Some(reason), Ok(Settled::Applied)) = (doubt, &settled) {
+                self.warn_of_doubt(reason);
+            }
+            settled
+        }
+    }
+
+    /// Logs an outcome that became unknown, unless the next claim executes the operation again.
+    fn warn_of_doubt(&self, reason: Reason) {
+        let Flight {
+            id, terms, origin, ..
+        } = &*self.flight;
+        if terms.guarantee == Guarantee::AtLeastOnce && self.attempt < terms.attempts_max {
+            return;
+        }
+        let (operation, target) = origin.names();
+        let upstream = self.inner.upstream.get().map(tracing::field::display);
+        let reason = reason.name();
+        tracing::warn!(
+            record = %id, operation, target, reason, upstream,
+            "the outcome is unknown: find out whether the operation took effect, then run `refrain records resolve {id}`"
+        );
     }
 
     /// Writes the end to the audit log if the attempt is audited, and returns once the entry is durable.

@@ -13,6 +13,7 @@ use http::{
     HeaderMap, HeaderName, HeaderValue, Uri,
     header::{AUTHORIZATION, CONTENT_TYPE, COOKIE, HOST},
     request::Parts,
+    uri::PathAndQuery,
 };
 
 use super::layer::LayerState;
@@ -22,7 +23,8 @@ use crate::{
     engine::Count,
     fingerprint::{Content, Fields, Fingerprints, Json, NotJson, RequestView, normal_host},
     key::{CredentialPart, KEY_HEADER, Pointer, ScopePart, Source, Syntax},
-    policy::{Match, ReplayTo, Unverified},
+    policy::{KeysKept, Match, ReplayTo, Unverified},
+    record::OriginFields,
 };
 
 /// Default key header.
@@ -165,6 +167,23 @@ pub(super) fn intent(
     let content = content(head, body);
     let view = view(head, &uri, host, &content);
     let fingerprints = Fingerprints::of(secret, &operation.fingerprint, &view);
+    let fields = OriginFields {
+        operation: &operation.name,
+        method: head.method.as_str(),
+        target: match operation.records_query {
+            true => uri
+                .path_and_query()
+                .map_or(uri.path(), PathAndQuery::as_str),
+            false => uri.path(),
+        },
+        key: match operation.records_keys {
+            KeysKept::Digest => "",
+            KeysKept::Clear => key.as_str(),
+        },
+        trace_id: trace_id(&head.headers).unwrap_or_default(),
+        ..OriginFields::default()
+    };
+    let origin = shared.engine.origin(&key, &fields);
     Ok(Intent {
         scope,
         key,
@@ -176,7 +195,19 @@ pub(super) fn intent(
         probe: None,
         receipts: shared.witness(operation).cloned(),
         audit: None,
+        origin: Some(origin),
     })
+}
+
+/// The trace id in the header `traceparent` of W3C Trace Context; `None` if it is missing or invalid.
+fn trace_id(headers: &HeaderMap) -> Option<[u8; 16]> {
+    let value = headers.get("traceparent")?.to_str().ok()?;
+    let digits = value.get(3..35)?;
+    let is_valid = value.get(2..3) == Some("-")
+        && value.get(35..36) == Some("-")
+        && digits.bytes().all(|it| it.is_ascii_hexdigit());
+    let id = u128::from_str_radix(digits, 16).ok()?;
+    is_valid.then_some(id.to_be_bytes())
 }
 
 impl Fields for HeaderMap {

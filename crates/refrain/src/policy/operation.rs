@@ -96,6 +96,10 @@ pub struct Operation {
     pub probe: Option<Probe>,
     /// Database with the receipts that an exactly-once operation commits together with its effect.
     pub receipts: Option<Address>,
+    /// How keys are kept with their records.
+    pub records_keys: KeysKept,
+    /// Keep the query of a request with its record, beside its method and path.
+    pub records_query: bool,
     /// Write every attempt and its result to the audit log.
     pub audit: bool,
     /// Refuse to run without an audit log: the proxy does not start, the layer responds with 503.
@@ -173,6 +177,18 @@ pub enum Mode {
     Enforce,
     /// Count the decisions that would have been made; change nothing.
     Observe,
+}
+
+/// How the key of a request is kept with its record.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, Serialize)]
+#[cfg_attr(feature = "policy-file", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum KeysKept {
+    /// As a digest: a record can be found by its key, but its key cannot be read.
+    #[default]
+    Digest,
+    /// Readable as well.
+    Clear,
 }
 
 /// Behaviour while the store is unavailable.
@@ -342,6 +358,8 @@ impl Default for Operation {
             accept_lossy_claims: false,
             probe: None,
             receipts: None,
+            records_keys: KeysKept::default(),
+            records_query: false,
             audit: false,
             audit_required: false,
         }

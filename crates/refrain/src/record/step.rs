@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     Change, Claim, Command, Doubt, Erased, Fence, Grant, Guarantee, Hold, Reason, Record, Reply,
-    Settled, Settlement, State, Stepped, Verdict,
+    Settled, Settlement, State, Stepped, Trace, Verdict,
 };
 use crate::{clock::Timestamp, key::Credential};
 
@@ -38,6 +38,7 @@ fn age<O>(record: Record<O>, now: Timestamp) -> Option<Record<O>> {
         fingerprint,
         credential,
         state,
+        trace,
     } = record;
     let state = match state {
         State::InFlight { hold, lease_ends } if lease_ends <= now && !hold.may_be_taken_over() => {
@@ -58,6 +59,7 @@ fn age<O>(record: Record<O>, now: Timestamp) -> Option<Record<O>> {
                 fingerprint,
                 credential: None,
                 state: State::Tombstone { remember_ends },
+                trace,
             });
         }
         other => other,
@@ -66,6 +68,7 @@ fn age<O>(record: Record<O>, now: Timestamp) -> Option<Record<O>> {
         fingerprint,
         credential,
         state,
+        trace,
     })
 }
 
@@ -92,7 +95,8 @@ fn claim_step<O: Clone>(
     now: Timestamp,
 ) -> Stepped<O> {
     let Some(record) = record else {
-        return grant(claim, claim.credential, fence, 1, now); // T1
+        let grant = Grant { fence, attempt: 1 };
+        return granted(claim, claim.credential, &Trace::default(), grant, now); // T1
     };
     // T3 comes first: compare the credential, then the fingerprint.
     if let (Some(asking), Some(first)) = (claim.credential, record.credential)
@@ -122,10 +126,8 @@ fn claim_step<O: Clone>(
             answer(record, Verdict::Replay(outcome))
         }
         State::Indeterminate { hold, .. } if hold.may_be_overtaken(claim, now) => {
-            let attempt = hold.attempts + 1;
-            debug_assert!(fence > hold.fence, "fences of one record grow");
-            let credential = record.credential.or(claim.credential);
-            grant(claim, credential, fence, attempt, now) // T8
+            let hold = *hold;
+            next_grant(&record, claim, hold, fence, now) // T8
         }
         State::Indeterminate { hold, reason } => {
             let doubt = hold.doubt(*reason, now);
@@ -143,13 +145,28 @@ fn answer<O>(record: Record<O>, verdict: Verdict<Grant, O>) -> Stepped<O> {
     }
 }
 
-fn grant<O>(
+fn next_grant<O>(
+    record: &Record<O>,
     claim: &Claim,
-    credential: Option<Credential>,
+    hold: Hold,
     fence: Fence,
-    attempt: u16,
     now: Timestamp,
 ) -> Stepped<O> {
+    debug_assert!(fence > hold.fence, "fences of one record grow");
+    let attempt = hold.attempts + 1;
+    let credential = record.credential.or(claim.credential);
+    let grant = Grant { fence, attempt };
+    granted(claim, credential, &record.trace, grant, now)
+}
+
+fn granted<O>(
+    claim: &Claim,
+    credential: Option<Credential>,
+    trace: &Trace,
+    grant: Grant,
+    now: Timestamp,
+) -> Stepped<O> {
+    let Grant { fence, attempt } = grant;
     let hold = Hold {
         fence,
         claimant: claim.claimant,
@@ -165,8 +182,9 @@ fn grant<O>(
             fingerprint: claim.fingerprint,
             credential,
             state: State::InFlight { hold, lease_ends },
+            trace: trace.with_attempt(&claim.origin, grant, now),
         }),
-        reply: Reply::Verdict(Verdict::Granted(Grant { fence, attempt })),
+        reply: Reply::Verdict(Verdict::Granted(grant)),
         change: Change::Record,
     }
 }
@@ -200,15 +218,18 @@ fn takeover<O>(
     fence: Fence,
     now: Timestamp,
 ) -> Stepped<O> {
-    debug_assert!(fence > hold.fence, "fences of one record grow");
     if claim.guarantee == Guarantee::AtLeastOnce {
-        let credential = record.credential.or(claim.credential);
-        return grant(claim, credential, fence, hold.attempts + 1, now);
+        return next_grant(&record, claim, hold, fence, now);
     }
     let reason = Reason::Lapsed;
     let state = State::Indeterminate { hold, reason };
+    let trace = record.trace.with_unknown(reason, now);
     Stepped {
-        record: Some(Record { state, ..record }),
+        record: Some(Record {
+            state,
+            trace,
+            ..record
+        }),
         reply: Reply::Verdict(Verdict::Indeterminate(hold.doubt(reason, now))),
         change: Change::Record,
     }
@@ -258,10 +279,10 @@ fn settle_step<O>(
                 outcome,
                 retention,
                 remember,
-            } => complete(record, fence, outcome, now + retention, remember),
-            Settlement::Release if record.stands_under(fence) => release(record),
+            } => complete(record, fence, outcome, (retention, remember), now),
+            Settlement::Release if record.stands_under(fence) => release(record, now),
             Settlement::Release => fenced(Some(record)),
-            Settlement::Doubt { reason } => doubt(record, reason),
+            Settlement::Doubt { reason } => doubt(record, reason, now),
             Settlement::NeverHappened => never_happened(record, now),
         },
         record => fenced(record),
@@ -273,24 +294,31 @@ fn complete<O>(
     record: Record<O>,
     fence: Fence,
     outcome: O,
-    retention_ends: Timestamp,
-    remember: Duration,
+    (retention, remember): (Duration, Duration),
+    now: Timestamp,
 ) -> Stepped<O> {
     if let State::Completed { .. } = record.state {
         return settled(Some(record), Change::Nothing);
     }
+    let retention_ends = now + retention;
     let state = State::Completed {
         fence,
         outcome,
         retention_ends,
         remember_ends: retention_ends + remember,
     };
-    settled(Some(Record { state, ..record }), Change::Record)
+    let trace = record.trace.with_completion(now);
+    let record = Record {
+        state,
+        trace,
+        ..record
+    };
+    settled(Some(record), Change::Record)
 }
 
 /// T6. The proof covers only this attempt. Under exactly-once, earlier attempts may still commit;
 /// if the key became free, another request could claim it before such a commit.
-fn release<O>(record: Record<O>) -> Stepped<O> {
+fn release<O>(record: Record<O>, now: Timestamp) -> Stepped<O> {
     match record.state {
         State::InFlight { mut hold, .. } | State::Indeterminate { mut hold, .. }
             if hold.guarantee == Guarantee::ExactlyOnce && hold.attempts > 1 =>
@@ -298,18 +326,30 @@ fn release<O>(record: Record<O>) -> Stepped<O> {
             hold.attempts -= 1;
             let reason = Reason::Failed;
             let state = State::Indeterminate { hold, reason };
-            settled(Some(Record { state, ..record }), Change::Record)
+            let trace = record.trace.with_no_effect(now);
+            let record = Record {
+                state,
+                trace,
+                ..record
+            };
+            settled(Some(record), Change::Record)
         }
         _ => settled(None, Change::Record),
     }
 }
 
 /// T9. Under at-least-once, while attempts are left, the record stays in flight: a retry takes over after the lease.
-fn doubt<O>(record: Record<O>, reason: Reason) -> Stepped<O> {
+fn doubt<O>(record: Record<O>, reason: Reason, now: Timestamp) -> Stepped<O> {
     match record.state {
         State::InFlight { hold, .. } if !hold.may_be_taken_over() => {
             let state = State::Indeterminate { hold, reason };
-            settled(Some(Record { state, ..record }), Change::Record)
+            let trace = record.trace.with_unknown(reason, now);
+            let record = Record {
+                state,
+                trace,
+                ..record
+            };
+            settled(Some(record), Change::Record)
         }
         State::InFlight { .. } | State::Indeterminate { .. } => {
             settled(Some(record), Change::Nothing)

@@ -25,7 +25,7 @@ use crate::{
     },
 };
 
-/// Approximate size of a record without its outcome, in bytes: the record and its table entry.
+/// Approximate size of a record without its trace and its outcome, in bytes: the record and its table entry.
 const RECORD_BYTES: usize = 256;
 
 /// The memory store. Clones share their records.
@@ -166,7 +166,7 @@ fn size(record: &Record) -> usize {
         State::Completed { outcome, .. } => outcome.encoded().len(),
         _ => 0,
     };
-    RECORD_BYTES + outcome
+    RECORD_BYTES + record.trace.as_bytes().len() + outcome
 }
 
 impl Store for Memory {

@@ -158,6 +158,39 @@ fn a_folder_that_is_not_ours_is_not_touched() {
     assert_eq!(names, ["precious.txt"]);
 }
 
+/// Sets the format version in the header of each segment.
+fn set_segment_version(folder: &Path, version: u32) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|it| it != "log") {
+            continue;
+        }
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[8..12].copy_from_slice(&version.to_le_bytes());
+        let sum = crc32fast::hash(&bytes[..28]);
+        bytes[28..32].copy_from_slice(&sum.to_le_bytes());
+        fs::write(&path, bytes).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn segments_of_earlier_releases_are_read_and_those_of_later_ones_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    run(&store, 1, complete("one")).await;
+    drop(store);
+    set_segment_version(folder.path(), 1);
+    let store = open(folder.path());
+    let found = ask(&store, claim(1)).await;
+    assert!(matches!(found, Verdict::Replay(_)), "{found:?}");
+    run(&store, 2, complete("two")).await;
+    drop(store);
+    set_segment_version(folder.path(), 3);
+    let error = Embedded::open(folder.path(), Options::default()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("version 3"), "{error}");
+}
+
 #[test]
 fn an_unknown_format_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();

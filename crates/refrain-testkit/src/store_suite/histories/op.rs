@@ -5,11 +5,11 @@ use std::time::Duration;
 use rand::{Rng as _, rngs::StdRng};
 use refrain::{
     Claim, Credential, Fingerprint, Guarantee, Outcome, RecordId, Settlement,
-    record::{Claimant, Reason},
+    record::{Claimant, KeyDigest, Origin, Reason},
     store::{Query, StateName},
 };
 
-use super::super::bench::id;
+use super::super::bench::{id, origin};
 
 /// Number of keys in a history.
 pub(super) const IDS: u64 = 3;
@@ -112,6 +112,10 @@ fn claim(rng: &mut StdRng) -> Claim {
         overtakes: None,
         lease: millis(rng, &[0, 1, 10_000, 30_000]),
         settle_after: millis(rng, &[0, 20_000, 90_000]),
+        origin: match rng.random_range(0..4) {
+            0 => Origin::default(),
+            node => origin(&"node-".repeat(node)),
+        },
     }
 }
 
@@ -137,5 +141,9 @@ fn query(rng: &mut StdRng) -> Query {
         state: one_of(rng, &[&states[..], &[None]].concat()),
         after: one_of(rng, &[None, None, Some(id(1))]),
         limit: one_of(rng, &[1, 2, 100]),
+        key: one_of(rng, &[None, None, None, Some(KeyDigest([9; 8]))]),
+        operation: one_of(rng, &[None, None, None, Some("payments")]).map(str::to_owned),
+        older_than: one_of(rng, &[None, None, None, Some(Duration::from_secs(10))]),
+        newer_than: one_of(rng, &[None, None, None, Some(Duration::from_secs(20))]),
     }
 }

@@ -197,6 +197,12 @@ impl Draft {
             &values.on_store_failure,
             &mut operation.on_store_failure,
         );
+        apply.choice(
+            "records_keys",
+            &values.records_keys,
+            &mut operation.records_keys,
+        );
+        operation.records_query = values.records_query.unwrap_or(operation.records_query);
         operation.required = values.required.unwrap_or(operation.required);
         operation.accept_lossy_claims = values
             .accept_lossy_claims

@@ -21,7 +21,7 @@ use crate::{
     Guarantee,
     consume::{Gap, OnRefusal},
     key::{Sender, Syntax},
-    policy::{Class, Duplicates, Mode, OnStoreFailure, Paths, ReplayTo, Reply},
+    policy::{Class, Duplicates, KeysKept, Mode, OnStoreFailure, Paths, ReplayTo, Reply},
 };
 
 /// Process settings, at the top of the file.
@@ -208,6 +208,11 @@ pub(super) struct Section {
     pub(super) on_store_failure: Option<String>,
     /// Allow at-most-once claims in a store that may lose acknowledged writes. Default: false.
     pub(super) accept_lossy_claims: Option<bool>,
+    /// How keys are kept with their records. Default: digest.
+    #[schemars(with = "Option<KeysKept>")]
+    pub(super) records_keys: Option<String>,
+    /// Keep the query of a request with its record, beside its method and path. Default: false.
+    pub(super) records_query: Option<bool>,
     /// Write every attempt and its result to the audit log; if the log is not writable, nothing is executed.
     /// With `required`, the process does not start without the log, and no operation can turn it off. Default: false.
     #[schemars(with = "Option<schema::AuditForm>")]

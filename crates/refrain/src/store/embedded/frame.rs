@@ -19,7 +19,7 @@ use crate::{
     clock::Timestamp,
     key::{Credential, RecordId},
     log::frame::{self, Format, FramePosition},
-    record::{Claimant, Fence, Guarantee, Hold, Reason, Record, State},
+    record::{Claimant, Fence, Guarantee, Hold, Reason, Record, State, Trace},
     varint::{self, Reader},
 };
 
@@ -274,6 +274,7 @@ impl ImageKind {
 /// 1 January 2026. Earlier times can be encoded, but take more bytes.
 const DAY_ZERO: Timestamp = Timestamp(1_767_225_600_000);
 const WITH_CREDENTIAL: u8 = 1;
+const WITH_TRACE: u8 = 2;
 
 /// Appends the image of a record.
 fn encode(out: &mut Vec<u8>, id: RecordId, record: Option<&Record>) {
@@ -321,7 +322,7 @@ pub(super) fn decode(kind: ImageKind, id: RecordId, image: &Bytes) -> Option<Opt
         check(kind, id, image, &mut reader)?;
         return Some(None);
     }
-    let (fingerprint, credential) = head(&mut reader)?;
+    let (fingerprint, credential, trace) = head(&mut reader)?;
     let state = match kind {
         ImageKind::InFlight => State::InFlight {
             hold: hold(&mut reader)?,
@@ -350,6 +351,7 @@ pub(super) fn decode(kind: ImageKind, id: RecordId, image: &Bytes) -> Option<Opt
                 fingerprint,
                 credential,
                 state,
+                trace,
             }));
         }
         ImageKind::Absent | ImageKind::Sealed => return None,
@@ -359,6 +361,7 @@ pub(super) fn decode(kind: ImageKind, id: RecordId, image: &Bytes) -> Option<Opt
         fingerprint,
         credential,
         state,
+        trace,
     }))
 }
 
@@ -395,20 +398,34 @@ fn check(kind: ImageKind, id: RecordId, image: &[u8], reader: &mut Reader<'_>) -
 }
 
 fn put_head(out: &mut Vec<u8>, record: &Record) {
-    out.push(record.credential.map_or(0, |_| WITH_CREDENTIAL));
+    let trace = record.trace.as_bytes();
+    let with_credential = record.credential.map_or(0, |_| WITH_CREDENTIAL);
+    let with_trace = if trace.is_empty() { 0 } else { WITH_TRACE };
+    out.push(with_credential | with_trace);
     out.extend(record.fingerprint.0);
     out.extend(record.credential.iter().flat_map(|credential| credential.0));
+    if !trace.is_empty() {
+        varint::put(out, trace.len() as u64);
+        out.extend_from_slice(trace);
+    }
 }
 
-fn head(reader: &mut Reader<'_>) -> Option<(Fingerprint, Option<Credential>)> {
+fn head(reader: &mut Reader<'_>) -> Option<(Fingerprint, Option<Credential>, Trace)> {
     let flags = reader.u8()?;
+    if flags & !(WITH_CREDENTIAL | WITH_TRACE) != 0 {
+        return None;
+    }
     let fingerprint = Fingerprint(reader.array()?);
-    let credential = match flags {
+    let credential = match flags & WITH_CREDENTIAL {
         0 => None,
-        WITH_CREDENTIAL => Some(Credential(reader.array()?)),
-        _ => return None,
+        _ => Some(Credential(reader.array()?)),
     };
-    Some((fingerprint, credential))
+    let trace = match flags & WITH_TRACE {
+        0 => Trace::default(),
+        // Not a slice: `image` may be a slice of a whole segment, which a record in memory must not keep alive.
+        _ => Bytes::copy_from_slice(reader.sized()?).into(),
+    };
+    Some((fingerprint, credential, trace))
 }
 
 fn put_hold(out: &mut Vec<u8>, hold: &Hold) {

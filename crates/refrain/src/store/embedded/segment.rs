@@ -25,7 +25,8 @@ use crate::{
 };
 
 const MAGIC: [u8; 8] = *b"refr.seg";
-const VERSION: u32 = 1;
+/// The format version that is written. Version 1 has no traces, and is still read.
+const VERSION: u32 = 2;
 /// The length of the segment header, in bytes. The first frame follows it.
 pub(super) const HEADER_LEN: usize = 32;
 /// Bytes zeroed between two syncs. Small steps keep the log's own syncs from waiting for a whole segment.
@@ -162,8 +163,10 @@ impl Segment {
             )
         };
         let (version, is_archive) = decode_header(&bytes, number, secret).ok_or_else(damaged)?;
-        if version != VERSION {
-            let what = format!("segment format version {version}; this build reads {VERSION}");
+        if !(1..=VERSION).contains(&version) {
+            let what = format!(
+                "segment format version {version}; this build reads versions 1 to {VERSION}"
+            );
             return Err(trouble(&what, ErrorKind::Unsupported));
         }
         Ok(Self {
@@ -244,5 +247,5 @@ fn decode_header(header: &[u8; HEADER_LEN], number: u32, secret: &Secret) -> Opt
     let is_this = reader.u32()? == number;
     let is_ours = reader.u64()? == seed(secret, number);
     let is_archive = reader.u8()? != 0;
-    (fits && is_this && (is_ours || version != VERSION)).then_some((version, is_archive))
+    (fits && is_this && (is_ours || version > VERSION)).then_some((version, is_archive))
 }

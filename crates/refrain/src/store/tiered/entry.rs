@@ -7,7 +7,11 @@
 use bytes::Bytes;
 
 use super::{Fence, Reading, RecordId, Secret, State, Timestamp};
-use crate::{Fingerprint, Outcome, key::Credential, record::Record};
+use crate::{
+    Fingerprint, Outcome,
+    key::Credential,
+    record::{Record, Trace},
+};
 
 const VERSION: u8 = 2;
 const DIGEST_LEN: usize = 16;
@@ -86,6 +90,7 @@ impl FrontEntry {
             fingerprint,
             credential,
             state,
+            trace: Trace::default(),
         };
         Some((record, read_at))
     }
