@@ -11,7 +11,7 @@ end
 local function grant(subject, attempt, last, trace)
   local counter = math.max(micros, last + 1)
   local fence = pack('>I4I8c4', 1, counter, nonce)
-  local start = trace == '' and origin or kept(trace, 105) .. sub(origin, -2)
+  local start = trace == '' and origin or kept(trace, 107) .. sub(origin, -2)
   save({
     trace = start .. pack('>I8', now) .. fence .. pack('>I2', attempt) .. attempt_ends,
     state = 'I', about = subject, fence = fence, claimant = claimant, guarantee = guarantee,

@@ -56,7 +56,7 @@ pub(super) fn renamed(mut record: Record, rename: impl Fn(Fence) -> Fence) -> Re
         State::Tombstone { .. } => (),
     }
     record.trace = with_events(&record.trace, |kind, _, rest| {
-        if kind == ATTEMPT
+        if ATTEMPTS.contains(&kind)
             && let Some(fence) = rest.first_chunk_mut::<16>()
         {
             *fence = bytes_of(rename(fence_of(fence)));
@@ -65,8 +65,8 @@ pub(super) fn renamed(mut record: Record, rename: impl Fn(Fence) -> Fence) -> Re
     record
 }
 
-/// The kind of the event of an attempt.
-const ATTEMPT: u8 = 1;
+/// The kinds of events of attempts.
+const ATTEMPTS: [u8; 2] = [1, 5];
 
 /// The same trace with its events changed. `change` gets the kind, the time and the rest of each.
 fn with_events(trace: &Trace, mut change: impl FnMut(u8, &mut [u8; 8], &mut [u8])) -> Trace {

@@ -1,6 +1,7 @@
 //! One caller's claim: sent, and repeated until it is decided or the time to wait is over.
 
 use std::{
+    future::poll_fn,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -126,16 +127,16 @@ async fn repeat(
 
 impl ClaimFuture {
     /// Returns the reply if the first verdict is final; otherwise changes to `ClaimState::Repeating`.
-    fn decide(&mut self, claim: &Claim, reply: Result<Verdict>) -> Option<ClaimResult> {
+    fn decide(&mut self, claim: Claim, reply: Result<Verdict>) -> Option<ClaimResult> {
         let intent = self.intent.take()?;
-        let claims = ClaimLoop::new(&self.engine, &intent, true, self.since, claim.clone());
+        let claims = ClaimLoop::new(&self.engine, &intent, true, self.since, claim);
         match reply {
             Ok(verdict) if claims.is_final(&verdict) => {
                 let reply = claims.reply(verdict, self.since);
                 Some((Ok(reply), intent))
             }
             reply => {
-                let first = Some((claim.clone(), reply));
+                let first = Some((claims.claim, reply));
                 let repeating = repeat(self.engine.clone(), intent, self.since, first);
                 self.state = ClaimState::Repeating(Box::pin(repeating));
                 None
@@ -151,9 +152,8 @@ impl Future for ClaimFuture {
         let (reply, intent) = loop {
             match &mut self.state {
                 ClaimState::Sent(sent) => {
-                    let reply = ready!(Pin::new(&mut *sent).poll(context));
-                    let claim = sent.claim.clone();
-                    if let Some(decided) = self.decide(&claim, reply) {
+                    let (claim, reply) = ready!(sent.poll_reply(context));
+                    if let Some(decided) = self.decide(claim, reply) {
                         break decided;
                     }
                 }
@@ -355,7 +355,7 @@ impl<'a> ClaimLoop<'a> {
 
     pub(super) async fn request_verdict(&self) -> Result<Verdict> {
         self.inner().check_lost()?;
-        let reply = self.send().await;
+        let reply = self.send().reply().await;
         self.repeat_if_lost(reply).await
     }
 
@@ -369,7 +369,7 @@ impl<'a> ClaimLoop<'a> {
             Err(error) if error.kind() == ErrorKind::Unavailable => error,
             reply => return reply,
         };
-        let second = self.send().await;
+        let second = self.send().reply().await;
         if let Err(error) = &second
             && !(first.is_unapplied() && error.is_unapplied())
         {
@@ -429,7 +429,8 @@ impl EngineState {
 /// If it is dropped before the reply, it continues in the background, and releases the claim if it is granted.
 struct SentClaim {
     inner: Arc<EngineState>,
-    claim: Claim,
+    /// `None` after the store has replied.
+    claim: Option<Claim>,
     terms: Terms,
     audit: Option<Arc<str>>,
     /// `None` after the store has replied.
@@ -441,32 +442,37 @@ impl SentClaim {
         Self {
             reply: Some(inner.store.send_claim(claim.clone())),
             inner: inner.clone(),
-            claim,
+            claim: Some(claim),
             terms: intent.terms,
             audit: intent.audit.clone(),
         }
     }
 }
 
-impl Future for SentClaim {
-    type Output = Result<Verdict>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some(reply) = &mut self.reply else {
+impl SentClaim {
+    /// The store's reply, and the claim.
+    fn poll_reply(&mut self, context: &mut Context<'_>) -> Poll<(Claim, Result<Verdict>)> {
+        let Some(replying) = &mut self.reply else {
             return Poll::Pending;
         };
-        let polled = Pin::new(reply).poll(context);
-        if polled.is_ready() {
-            self.reply = None;
+        let reply = ready!(replying.as_mut().poll(context));
+        self.reply = None;
+        match self.claim.take() {
+            Some(claim) => Poll::Ready((claim, reply)),
+            None => Poll::Pending,
         }
-        polled
+    }
+
+    async fn reply(mut self) -> Result<Verdict> {
+        let (_, reply) = poll_fn(|context| self.poll_reply(context)).await;
+        reply
     }
 }
 
 impl Drop for SentClaim {
     fn drop(&mut self) {
-        if let Some(reply) = self.reply.take() {
-            let (inner, claim) = (self.inner.clone(), self.claim.clone());
+        if let (Some(reply), Some(claim)) = (self.reply.take(), self.claim.take()) {
+            let inner = self.inner.clone();
             let (terms, audit) = (self.terms, self.audit.take());
             self.inner.spawn(async move {
                 match reply.await {

@@ -201,7 +201,7 @@ pub(super) fn intent(
 
 /// The trace id in the header `traceparent` of W3C Trace Context; `None` if it is missing or invalid.
 fn trace_id(headers: &HeaderMap) -> Option<[u8; 16]> {
-    let value = headers.get("traceparent")?.to_str().ok()?;
+    let value = values(headers, "traceparent").next()?.to_str().ok()?;
     let digits = value.get(3..35)?;
     let is_valid = value.get(2..3) == Some("-")
         && value.get(35..36) == Some("-")

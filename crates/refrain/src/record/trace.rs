@@ -10,6 +10,7 @@
 //!   - 2, the outcome is unknown: reason (1)
 //!   - 3, completed
 //!   - 4, the attempt provably had no effect
+//!   - 5, an attempt starts: as 1, without a trace id
 
 use std::fmt;
 
@@ -25,18 +26,21 @@ const ATTEMPT: u8 = 1;
 const UNKNOWN: u8 = 2;
 const COMPLETED: u8 = 3;
 const NO_EFFECT: u8 = 4;
+const UNTRACED_ATTEMPT: u8 = 5;
 
 /// Above this length, the events between the first and the new one are dropped.
 const EVENTS_MAX: usize = 1_024;
 /// Longer texts are cut off.
 const OPERATION_MAX: usize = 200;
+const UNTRACED: [u8; 16] = [0; 16];
 const METHOD_MAX: usize = 30;
 const TARGET_MAX: usize = 500;
 const NODE_MAX: usize = 63;
-/// The length of an attempt's event without the node and its first two bytes.
-const ATTEMPT_LEN: usize = 8 + 16 + 2 + 16;
+/// The length of an attempt's event without trace id, node and its first two bytes.
+const ATTEMPT_LEN: usize = 8 + 16 + 2;
+const ATTEMPT_LEN_MAX: usize = 2 + ATTEMPT_LEN + 16 + NODE_MAX;
 
-/// Keyed digest of a key alone, without its scope: operators find records by their key with it.
+/// Keyed digest (SipHash-2-4) of a key alone, without its scope: operators find records by their key with it.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct KeyDigest(pub [u8; 8]);
 
@@ -46,7 +50,7 @@ impl KeyDigest {
     /// Digests a key.
     #[must_use]
     pub fn derive(secret: &Secret, key: &Key) -> Self {
-        Self(secret.digest("key", &[key.as_str().as_bytes()]))
+        Self(secret.hash_of_key(key).to_be_bytes())
     }
 }
 
@@ -80,12 +84,7 @@ pub struct Origin {
 impl Default for Origin {
     /// An origin of which nothing is known.
     fn default() -> Self {
-        const UNKNOWN_ORIGIN: &[u8] = &{
-            let mut bytes = [0; 4 + 16];
-            bytes[2] = ATTEMPT;
-            bytes[3] = ATTEMPT_LEN as u8;
-            bytes
-        };
+        const UNKNOWN_ORIGIN: &[u8] = &{ [0, 0, UNTRACED_ATTEMPT, ATTEMPT_LEN as u8] };
         Self {
             bytes: Bytes::from_static(UNKNOWN_ORIGIN),
             head: 4,
@@ -124,9 +123,14 @@ impl Origin {
             let parts = text.iter();
             parts.for_each(|part| bytes.extend_from_slice(part.as_bytes()));
         }
-        bytes.extend([ATTEMPT, (ATTEMPT_LEN + node.len()) as u8]);
+        let (kind, trace_id) = match fields.trace_id {
+            UNTRACED => (UNTRACED_ATTEMPT, &[][..]),
+            _ => (ATTEMPT, &fields.trace_id[..]),
+        };
+        let len = ATTEMPT_LEN + trace_id.len() + node.len();
+        bytes.extend([kind, len as u8]);
         let head = bytes.len() as u16;
-        bytes.extend(fields.trace_id);
+        bytes.extend_from_slice(trace_id);
         bytes.extend_from_slice(node.as_bytes());
         Self {
             bytes: bytes.into(),
@@ -192,8 +196,9 @@ impl Trace {
             true => head,
             false => &head[head.len() - 2..],
         };
-        let mut event = Vec::with_capacity(self.0.len() + start.len() + ATTEMPT_LEN + NODE_MAX);
-        event.extend_from_slice(self.kept(ATTEMPT_LEN + NODE_MAX));
+        let kept = self.kept(ATTEMPT_LEN_MAX);
+        let mut event = Vec::with_capacity(kept.len() + start.len() + ATTEMPT_LEN + tail.len());
+        event.extend_from_slice(kept);
         event.extend_from_slice(start);
         event.extend(now.0.to_be_bytes());
         event.extend(grant.fence.epoch.to_be_bytes());
@@ -275,8 +280,10 @@ impl Trace {
             let mut event = Reader(reader.bytes(len as usize)?);
             let at = Timestamp(event.number::<8>()?);
             let end = match kind as u8 {
-                ATTEMPT => {
-                    history.attempts.push(Attempt::read(at, &mut event)?);
+                kind @ (ATTEMPT | UNTRACED_ATTEMPT) => {
+                    let is_traced = kind == ATTEMPT;
+                    let attempt = Attempt::read(at, is_traced, &mut event)?;
+                    history.attempts.push(attempt);
                     continue;
                 }
                 UNKNOWN => End::Unknown(Reason::from_code(event.number::<1>()? as u8)?),
@@ -340,20 +347,23 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    fn read(at: Timestamp, event: &mut Reader<'_>) -> Option<Self> {
+    fn read(at: Timestamp, is_traced: bool, event: &mut Reader<'_>) -> Option<Self> {
         let fence = Fence {
             epoch: event.number::<4>()? as u32,
             counter: event.number::<8>()?,
             nonce: event.number::<4>()? as u32,
         };
         let number = event.number::<2>()? as u16;
-        let trace_id = event.array::<16>()?;
+        let trace_id = match is_traced {
+            true => Some(event.array::<16>()?),
+            false => None,
+        };
         let node = std::str::from_utf8(event.0).ok()?.to_owned();
         Some(Self {
             at,
             fence,
             number,
-            trace_id: Some(trace_id).filter(|id| *id != [0; 16]),
+            trace_id,
             node,
             ends: Vec::new(),
         })

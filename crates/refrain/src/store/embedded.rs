@@ -256,7 +256,7 @@ impl Embedded {
             counter: u64::MAX,
             nonce: 0,
         };
-        let command = Command::Claim(claim.clone(), fence);
+        let command = Command::Claim(claim.without_origin(), fence);
         let stepped = step(Some(record), command, self.inner.shared.clock.now());
         match (stepped.reply, stepped.change) {
             (Reply::Verdict(verdict), Change::Nothing) => Some(verdict),

@@ -35,6 +35,14 @@ impl<V> Table<V> {
         Self { shards }
     }
 
+    /// Makes room for about this number of values.
+    pub(crate) fn reserve(&self, values: usize) {
+        let each = values / self.shards.len();
+        for place in 0..self.shards.len() {
+            self.shard(place).reserve(each);
+        }
+    }
+
     /// Calls `work` with the entry of `id`, while its shard is locked.
     pub(crate) fn with<R>(
         &self,

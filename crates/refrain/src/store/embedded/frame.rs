@@ -323,6 +323,11 @@ pub(super) fn decode(kind: ImageKind, id: RecordId, image: &Bytes) -> Option<Opt
         return Some(None);
     }
     let (fingerprint, credential, trace) = head(&mut reader)?;
+    let trace = Trace::from(match kind {
+        ImageKind::Completed => image.slice_ref(trace),
+        // `image` may be a slice of a whole segment, which a record in memory must not keep alive.
+        _ => Bytes::copy_from_slice(trace),
+    });
     let state = match kind {
         ImageKind::InFlight => State::InFlight {
             hold: hold(&mut reader)?,
@@ -410,7 +415,7 @@ fn put_head(out: &mut Vec<u8>, record: &Record) {
     }
 }
 
-fn head(reader: &mut Reader<'_>) -> Option<(Fingerprint, Option<Credential>, Trace)> {
+fn head<'a>(reader: &mut Reader<'a>) -> Option<(Fingerprint, Option<Credential>, &'a [u8])> {
     let flags = reader.u8()?;
     if flags & !(WITH_CREDENTIAL | WITH_TRACE) != 0 {
         return None;
@@ -421,9 +426,8 @@ fn head(reader: &mut Reader<'_>) -> Option<(Fingerprint, Option<Credential>, Tra
         _ => Some(Credential(reader.array()?)),
     };
     let trace = match flags & WITH_TRACE {
-        0 => Trace::default(),
-        // Not a slice: `image` may be a slice of a whole segment, which a record in memory must not keep alive.
-        _ => Bytes::copy_from_slice(reader.sized()?).into(),
+        0 => &[],
+        _ => reader.sized()?,
     };
     Some((fingerprint, credential, trace))
 }

@@ -72,6 +72,10 @@ pub(super) fn recover(
     let last = last_written(&segments)?;
     let (archives, logs): (Vec<_>, Vec<_>) =
         segments.into_iter().partition(|segment| segment.is_archive);
+    let all = archives.iter().chain(&logs);
+    // At once: growing step by step would leave the former tables behind as free memory.
+    let rows: usize = all.map(|segment| Snapshot::rows_about(disk, segment)).sum();
+    recovered.table.reserve(rows);
     // The ends of segments, as recorded by their successors.
     let mut ends = HashMap::new();
     for segment in archives.into_iter().chain(logs) {

@@ -18,6 +18,8 @@ use crate::{
 
 const MAGIC: [u8; 8] = *b"refr.idx";
 const VERSION: u32 = 1;
+/// Approximate length of a row in the file, in bytes.
+const ROW_LEN: u64 = 22;
 /// Approximate size of an entry without its image, in bytes.
 const ENTRY_LEN: u64 = 20;
 
@@ -85,6 +87,13 @@ impl Snapshot {
 
     pub(super) fn write(&self, disk: &dyn Disk, segment: &Segment) -> io::Result<()> {
         replace(disk, &path(segment), &self.encode(segment))
+    }
+
+    /// The approximate number of rows in the snapshot of a segment, without reading it; 0 if it is missing.
+    pub(super) fn rows_about(disk: &dyn Disk, segment: &Segment) -> usize {
+        let file = disk.open(&path(segment));
+        let len = file.and_then(|file| file.len()).unwrap_or(0);
+        usize::try_from(len / ROW_LEN).unwrap_or(0)
     }
 
     /// Loads the snapshot of a segment; `None` if it is missing or damaged.
