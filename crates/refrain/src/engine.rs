@@ -23,7 +23,7 @@
 //! ```
 
 use std::{
-    sync::{Arc, LazyLock, OnceLock},
+    sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError},
     time::Duration,
 };
 
@@ -62,6 +62,8 @@ pub use tally::{Count, Tally};
 
 /// Interval at which [`Engine::settled`] looks.
 const SETTLED_LOOK: Duration = Duration::from_millis(20);
+/// How long a claim that a full store refused is reported.
+const REFUSED_FOR: Duration = Duration::from_secs(10);
 
 /// Runs operations once. Clones share all state.
 #[derive(Debug, Clone)]
@@ -88,6 +90,8 @@ struct EngineState {
     node: OnceLock<Arc<str>>,
     /// What executes the operations, for log lines.
     upstream: OnceLock<Arc<str>>,
+    /// When the store last refused a claim because it is full, and why.
+    refused: Mutex<Option<(Instant, String)>>,
 }
 
 impl EngineState {
@@ -191,6 +195,7 @@ impl Engine {
                 audit: OnceLock::new(),
                 node: OnceLock::new(),
                 upstream: OnceLock::new(),
+                refused: Mutex::default(),
             }),
         }
     }
@@ -214,6 +219,22 @@ impl Engine {
     #[must_use]
     pub fn store(&self) -> &AnyStore {
         &self.inner.store
+    }
+
+    /// Why the store accepts no new claims now, if that is known. It may still answer duplicates.
+    ///
+    /// Some stores find out only from a claim; a refusal is then reported for ten seconds.
+    #[must_use]
+    pub fn claims_refused(&self) -> Option<String> {
+        if let Err(error) = self.store().accepts_claims() {
+            return Some(error.to_string());
+        }
+        let refused = self.inner.refused.lock();
+        let refused = refused.unwrap_or_else(PoisonError::into_inner);
+        let recent = refused
+            .as_ref()
+            .filter(|(at, _)| at.elapsed() < REFUSED_FOR);
+        recent.map(|(_, why)| why.clone())
     }
 
     /// The identity of the record of an intent.

@@ -87,6 +87,13 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// Removes expired records, about `at_most` of them, and returns how many.
     fn sweep(&self, at_most: u32) -> impl Future<Output = Result<u32>> + Send;
 
+    /// Whether the store accepts new claims now; the error says why not.
+    ///
+    /// `Ok` also from a store that finds it out only from a claim. Does not wait.
+    fn accepts_claims(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// The guarantees of this store.
     fn guarantees(&self) -> Guarantees;
 
@@ -132,6 +139,10 @@ impl<S: Store> Store for Arc<S> {
 
     async fn sweep(&self, at_most: u32) -> Result<u32> {
         S::sweep(self, at_most).await
+    }
+
+    fn accepts_claims(&self) -> Result<()> {
+        S::accepts_claims(self)
     }
 
     fn guarantees(&self) -> Guarantees {

@@ -25,7 +25,8 @@ pub(super) async fn livez() -> Response {
     Json(json!({ "live": true })).into_response()
 }
 
-/// Responds 200 if the store responds, a required audit log can be written, and new work is accepted.
+/// Responds 200 if the store responds and accepts new claims, a required audit log can be written, and new work is accepted.
+/// While it does not, replays continue.
 pub(super) async fn readyz(State(admin): State<Arc<Admin>>) -> Response {
     if admin.is_draining.load(Ordering::Acquire) {
         return not_ready("draining", "the proxy is shutting down");
@@ -40,7 +41,10 @@ pub(super) async fn readyz(State(admin): State<Arc<Admin>>) -> Response {
     // No record has this identity: the read takes the full path, returns nothing, and fails if the store lost its records.
     let store = engine.store();
     match timeout(STORE_MAX, store.read(RecordId::default())).await {
-        Ok(Ok(_)) => Json(json!({ "ready": true })).into_response(),
+        Ok(Ok(_)) => match engine.claims_refused() {
+            Some(why) => not_ready("claims", &why),
+            None => Json(json!({ "ready": true })).into_response(),
+        },
         Ok(Err(error)) => not_ready("store", &error.to_string()),
         Err(_) => not_ready("store", "the store did not respond within 2 s"),
     }

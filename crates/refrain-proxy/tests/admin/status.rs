@@ -115,6 +115,37 @@ async fn a_store_that_is_gone_is_not_ready_and_still_lives() {
     );
 }
 
+/// The disk is full: a balancer must send new payments elsewhere, and retries still get their outcomes.
+#[tokio::test]
+async fn a_store_that_refuses_claims_is_not_ready_and_replays_continue() {
+    let clock = ManualClock::new();
+    let store = AnyStore::new(Memory::with_options(600, clock.shared()));
+    let stage = stage::open_on(store, clock, "127.0.0.1:0", None).await;
+    assert_eq!(stage.get("/readyz").await.status, 200);
+    let mut accepted = Vec::new();
+    let refused = loop {
+        let key = format!("key-{}", accepted.len());
+        let answer = stage.pay(Some(&key), "Bearer ann", "amount=1").await;
+        if answer.status() != 201 {
+            break answer.status();
+        }
+        accepted.push(key);
+        assert!(accepted.len() < 100, "the store is never full");
+    };
+    assert_eq!(refused, 503);
+    let ready = stage.get("/readyz").await;
+    assert_eq!(
+        (ready.status, &ready.json["reason"]),
+        (503, &"claims".into())
+    );
+    let detail = ready.json["detail"].as_str().unwrap();
+    assert!(detail.contains("store is full"), "{detail}");
+    let key = accepted.first().expect("one claim fits");
+    let replayed = stage.pay(Some(key), "Bearer ann", "amount=1").await;
+    assert_eq!(replayed.status(), 201);
+    assert_eq!(replayed.headers()["idempotent-replayed"], "true");
+}
+
 #[tokio::test]
 async fn requests_are_counted_by_operation_and_outcome() {
     let stage = stage::open().await;

@@ -3,7 +3,7 @@
 use std::{
     future::poll_fn,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, PoisonError},
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -367,7 +367,11 @@ impl<'a> ClaimLoop<'a> {
     async fn repeat_if_lost(&self, reply: Result<Verdict>) -> Result<Verdict> {
         let first = match reply {
             Err(error) if error.kind() == ErrorKind::Unavailable => error,
-            reply => return reply,
+            Err(error) => {
+                self.inner().note_refused(&error);
+                return Err(error);
+            }
+            Ok(verdict) => return Ok(verdict),
         };
         let second = self.send().reply().await;
         if let Err(error) = &second
@@ -413,6 +417,14 @@ impl<'a> ClaimLoop<'a> {
 }
 
 impl EngineState {
+    /// Notes that the store is full.
+    fn note_refused(&self, error: &Error) {
+        if error.kind() == ErrorKind::Full {
+            let refused = Some((Instant::now(), error.to_string()));
+            *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = refused;
+        }
+    }
+
     /// Checks that another claim may be sent: each claim may get lost, and all lost claims are kept.
     fn check_lost(&self) -> Result<()> {
         if self.tally.has_room_for_lost() {

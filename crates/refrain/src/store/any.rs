@@ -206,6 +206,7 @@ trait StoreObject: fmt::Debug + Send + Sync {
     fn erase(&self, id: RecordId) -> BoxedReply<'_, Erased>;
     fn census(&self) -> BoxedReply<'_, Census>;
     fn sweep(&self, at_most: u32) -> BoxedReply<'_, u32>;
+    fn accepts_claims(&self) -> Result<()>;
     fn guarantees(&self) -> Guarantees;
     fn watch(&self, id: RecordId) -> Option<Watch>;
     fn secret(&self) -> &Secret;
@@ -251,6 +252,10 @@ impl<S: Store> StoreObject for S {
 
     fn sweep(&self, at_most: u32) -> BoxedReply<'_, u32> {
         Box::pin(Store::sweep(self, at_most))
+    }
+
+    fn accepts_claims(&self) -> Result<()> {
+        Store::accepts_claims(self)
     }
 
     fn guarantees(&self) -> Guarantees {
@@ -320,6 +325,10 @@ impl Store for AnyStore {
 
     fn sweep(&self, at_most: u32) -> impl Future<Output = Result<u32>> + Send {
         metered(self.meter.as_ref(), Op::Sweep, self.store.sweep(at_most))
+    }
+
+    fn accepts_claims(&self) -> Result<()> {
+        self.store.accepts_claims()
     }
 
     fn guarantees(&self) -> Guarantees {

@@ -365,6 +365,11 @@ impl Store for Embedded {
             .await
     }
 
+    fn accepts_claims(&self) -> Result<()> {
+        self.inner.shared.check_open()?;
+        self.inner.shared.check_room()
+    }
+
     fn guarantees(&self) -> Guarantees {
         Guarantees {
             survives_process: true,

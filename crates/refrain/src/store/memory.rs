@@ -225,6 +225,10 @@ impl Store for Memory {
         Ok(swept)
     }
 
+    fn accepts_claims(&self) -> Result<()> {
+        self.shared.check_room()
+    }
+
     fn guarantees(&self) -> Guarantees {
         Guarantees {
             survives_process: false,

@@ -304,6 +304,10 @@ impl<F: Front, S: Store> Store for Tiered<F, S> {
         self.store.sweep(at_most)
     }
 
+    fn accepts_claims(&self) -> Result<()> {
+        self.store.accepts_claims()
+    }
+
     fn guarantees(&self) -> Guarantees {
         self.store.guarantees()
     }
