@@ -598,17 +598,3 @@ fn fences_of_one_record_grow_under_contention() {
         }
     });
 }
-
-/// A store that finds out only from a claim that it is full: the process must not call itself ready.
-#[tokio::test(start_paused = true)]
-async fn a_claim_that_a_full_store_refused_is_remembered_for_a_while() {
-    let store = Scripted::on_runtime_clock();
-    let engine = Engine::new(store.clone());
-    let intent = Intent::new(Scope::none(), Key::new("full").unwrap());
-    assert_eq!(engine.claims_refused(), None);
-    store.set(Op::Claim, 1, Fault::Fails(ErrorKind::Full));
-    assert!(engine.claim(&intent).await.is_err());
-    assert!(engine.claims_refused().is_some());
-    tokio::time::advance(Duration::from_secs(11)).await;
-    assert_eq!(engine.claims_refused(), None);
-}
