@@ -139,6 +139,7 @@ struct Find {
 #[derive(Debug, clap::Args)]
 struct Named {
     /// Record id
+    #[arg(required_unless_present = "request")]
     id: Option<String>,
     #[command(flatten)]
     sought: Sought,

@@ -152,7 +152,8 @@ fn claim(schema: &str) -> String {
     )
 }
 
-/// Completions start at parameter `first`. The trace gets the event of a completion, unless there is no trace. `state + 0` keeps the planner from scanning an index of open records.
+/// Completions start at parameter `first`. The trace gets the event of a completion, unless there is no trace.
+/// `state + 0` keeps the planner from scanning an index of open records.
 fn complete(schema: &str, first: usize) -> String {
     let [id, epoch, counter, nonce, retention, remember, outcome] =
         std::array::from_fn(|number| first + number);

@@ -11,7 +11,7 @@ use super::{
     reception::{AddressSettings, Node},
 };
 
-/// Format version of keys and records.
+/// Format version of the keys. Records have versions of their own.
 const VERSION: u32 = 3;
 const START: &str = "refrain store ";
 

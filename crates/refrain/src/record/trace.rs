@@ -19,7 +19,7 @@ use bytes::Bytes;
 use super::{Fence, Grant, Reason};
 use crate::{
     clock::Timestamp,
-    key::{Key, Secret, hex_format},
+    key::{KEY_BYTES_MAX, Key, Secret, hex_format},
 };
 
 const ATTEMPT: u8 = 1;
@@ -30,9 +30,10 @@ const UNTRACED_ATTEMPT: u8 = 5;
 
 /// Above this length, the events between the first and the new one are dropped.
 const EVENTS_MAX: usize = 1_024;
+/// Stands for no trace id.
+const UNTRACED: [u8; 16] = [0; 16];
 /// Longer texts are cut off.
 const OPERATION_MAX: usize = 200;
-const UNTRACED: [u8; 16] = [0; 16];
 const METHOD_MAX: usize = 30;
 const TARGET_MAX: usize = 500;
 const NODE_MAX: usize = 63;
@@ -100,7 +101,7 @@ impl fmt::Debug for Origin {
 }
 
 impl Origin {
-    /// Encodes what is known of a fields. Texts that are too long are cut off.
+    /// Encodes what is known of a request. Texts that are too long are cut off.
     #[must_use]
     pub fn new(fields: &OriginFields<'_>) -> Self {
         let method = match fields.method {
@@ -110,7 +111,7 @@ impl Origin {
         let texts: [&[&str]; 3] = [
             &[cut(fields.operation, OPERATION_MAX)],
             &[method[0], method[1], cut(fields.target, TARGET_MAX)],
-            &[fields.key],
+            &[cut(fields.key, KEY_BYTES_MAX)],
         ];
         let node = cut(fields.node, NODE_MAX);
         let text_len = |parts: &[&str]| parts.iter().map(|part| part.len()).sum::<usize>();
@@ -197,16 +198,16 @@ impl Trace {
             false => &head[head.len() - 2..],
         };
         let kept = self.kept(ATTEMPT_LEN_MAX);
-        let mut event = Vec::with_capacity(kept.len() + start.len() + ATTEMPT_LEN + tail.len());
-        event.extend_from_slice(kept);
-        event.extend_from_slice(start);
-        event.extend(now.0.to_be_bytes());
-        event.extend(grant.fence.epoch.to_be_bytes());
-        event.extend(grant.fence.counter.to_be_bytes());
-        event.extend(grant.fence.nonce.to_be_bytes());
-        event.extend(grant.attempt.to_be_bytes());
-        event.extend_from_slice(tail);
-        Self(event.into())
+        let mut bytes = Vec::with_capacity(kept.len() + start.len() + ATTEMPT_LEN + tail.len());
+        bytes.extend_from_slice(kept);
+        bytes.extend_from_slice(start);
+        bytes.extend(now.0.to_be_bytes());
+        bytes.extend(grant.fence.epoch.to_be_bytes());
+        bytes.extend(grant.fence.counter.to_be_bytes());
+        bytes.extend(grant.fence.nonce.to_be_bytes());
+        bytes.extend(grant.attempt.to_be_bytes());
+        bytes.extend_from_slice(tail);
+        Self(bytes.into())
     }
 
     pub(super) fn with_unknown(&self, reason: Reason, now: Timestamp) -> Self {
@@ -479,11 +480,10 @@ mod tests {
     #[test]
     fn texts_of_any_length_fit() {
         let long = "ü".repeat(70_000);
-        let key = "k".repeat(crate::key::KEY_BYTES_MAX);
         let fields = OriginFields {
             operation: &long,
             target: &long,
-            key: &key,
+            key: &long,
             node: &long,
             ..OriginFields::default()
         };
@@ -491,7 +491,7 @@ mod tests {
         let history = trace.read().unwrap();
         assert_eq!(history.target, "ü".repeat(TARGET_MAX / 2));
         assert_eq!(history.attempts[0].node, "ü".repeat(NODE_MAX / 2));
-        assert_eq!(history.key, Some(key));
+        assert_eq!(history.key, Some("ü".repeat(KEY_BYTES_MAX / 2)));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::{
     Fingerprint, Guarantee, Intent, Key, Outcome, RecordId, Settled, Verdict,
     engine::{Guard, Running},
     failure::brief,
-    record::{Reason, State},
+    record::{OriginFields, Reason, State},
     store::Store,
 };
 
@@ -63,13 +63,22 @@ impl Steps<'_> {
         kind: EntryKind,
         step: &'s Step,
     ) -> Result<PlannedEntry<'s>, StepError> {
-        let input = check_input(&log::describe_entry(kind.name(), &step.name), &step.input)?;
+        let what = log::describe_entry(kind.name(), &step.name);
+        let input = check_input(&what, &step.input)?;
         let (scope, key) = self.log.place(self.at);
         let fingerprint = self.log.fingerprint(kind, &step.name, input);
         let intent = Intent {
             fingerprint,
             terms: self.settings.terms(step.guarantee),
             probe: step.probe(&self.log, self.at),
+            origin: Some(self.engine.origin(
+                &key,
+                &OriginFields {
+                    operation: &self.name,
+                    target: &what,
+                    ..OriginFields::default()
+                },
+            )),
             ..Intent::new(scope, key)
         };
         Ok(PlannedEntry {

@@ -93,6 +93,8 @@ async fn rejected_undo_waits_for_an_operator_and_skips_nothing() {
     let listed = refrain::Store::list(&store, &query).await.unwrap().readings;
     assert_eq!(listed.len(), 1);
     assert_eq!(Some(listed[0].id), stuck);
+    let history = listed[0].record.trace.read().unwrap();
+    assert_eq!(history.target, "the undo of step `charge`");
 
     let by_hand = Resolution::Completed {
         outcome: Outcome::new(200, "null"),
