@@ -8,6 +8,7 @@ use std::{
 
 use anyhow::Context as _;
 use http::StatusCode;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -359,19 +360,13 @@ fn page_path(
     ];
     for (name, value) in parameters {
         if let Some(value) = value {
-            path.push_str(&format!("&{name}={}", escaped(value)));
+            path.push_str(&format!(
+                "&{name}={}",
+                utf8_percent_encode(value, NON_ALPHANUMERIC)
+            ));
         }
     }
     Ok(path)
-}
-
-/// A value as it is written in a query.
-fn escaped(value: &str) -> String {
-    let bytes = value.bytes().map(|byte| match byte {
-        b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' | b'-' | b'.' | b'_' => char::from(byte).into(),
-        other => format!("%{other:02X}"),
-    });
-    bytes.collect()
 }
 
 /// Checks that an identity is valid, and so safe in a path.

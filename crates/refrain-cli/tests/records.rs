@@ -14,6 +14,7 @@ use http::{Request, StatusCode};
 use refrain::{
     Engine, Intent, Key, Operation, Outcome, Policy, RecordId, Scope, Verdict,
     http::RefrainLayer,
+    policy::KeysKept,
     record::{OriginFields, Reason},
     store::{AnyStore, Memory},
 };
@@ -30,7 +31,11 @@ struct Stage {
 }
 
 async fn open(token: Option<&str>) -> Stage {
-    let policy = Policy::new(vec![Operation::new("POST /v1/payments").unwrap()]).unwrap();
+    open_with(Operation::new("POST /v1/payments").unwrap(), token).await
+}
+
+async fn open_with(operation: Operation, token: Option<&str>) -> Stage {
+    let policy = Policy::new(vec![operation]).unwrap();
     let engine = Engine::new(AnyStore::new(Memory::new()));
     let layer = RefrainLayer::new(engine.clone(), policy.clone());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -228,6 +233,46 @@ async fn records_of_a_key_are_found_without_the_credential() {
         let (code, _, stderr) = stage.run(args).await;
         assert_eq!(code, expected, "{args:?} {stderr}");
         assert!(stderr.contains(words), "{args:?}: no {words} in {stderr}");
+    }
+}
+
+#[tokio::test]
+async fn key_and_query_are_kept_only_if_the_policy_says_so() {
+    let settings = [
+        (KeysKept::Digest, false, Value::Null, "POST /v1/payments"),
+        (
+            KeysKept::Clear,
+            false,
+            "order-7".into(),
+            "POST /v1/payments",
+        ),
+        (
+            KeysKept::Digest,
+            true,
+            Value::Null,
+            "POST /v1/payments?card=4711",
+        ),
+    ];
+    for (records_keys, records_query, key, target) in settings {
+        let mut operation = Operation::new("POST /v1/payments").unwrap();
+        operation.records_keys = records_keys;
+        operation.records_query = records_query;
+        let stage = open_with(operation, None).await;
+        let mut shop = Router::new()
+            .route("/v1/payments", post(async || "charged"))
+            .layer(stage.layer.clone());
+        let request = Request::post("/v1/payments?card=4711")
+            .header("idempotency-key", "order-7")
+            // Too short, so it is no trace id.
+            .header("traceparent", "00-0af7-b7ad-01")
+            .body(Body::empty())
+            .unwrap();
+        assert_eq!(shop.call(request).await.unwrap().status(), 200);
+        let found = stage.json(&["find", "--key", "order-7"]).await;
+        let record = &found["records"][0];
+        assert_eq!((&record["key"], &record["target"]), (&key, &target.into()));
+        let shown = stage.json(&["show", record["id"].as_str().unwrap()]).await;
+        assert_eq!(shown["history"][0]["trace_id"], Value::Null);
     }
 }
 

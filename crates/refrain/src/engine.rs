@@ -125,7 +125,7 @@ pub struct Intent {
     pub receipts: Option<Arc<Witness>>,
     /// The operation's name in the engine's [audit log](Engine::with_audit); `None` if it is not audited.
     pub audit: Option<Arc<str>>,
-    /// What is kept with the record, for operators; `None` keeps the digest of the key and the name of the process.
+    /// The facts for operators that are stored with the record; `None` stores the digest of the key and the name of the process.
     pub origin: Option<Origin>,
 }
 
@@ -249,7 +249,7 @@ impl Engine {
         self.inner.store.secret()
     }
 
-    /// What is kept with the record of a request under this key, with the key's digest and the name of this process.
+    /// The facts for operators about a request under this key, with the key's digest and the name of this process.
     #[must_use]
     pub fn origin(&self, key: &Key, fields: &OriginFields<'_>) -> Origin {
         Origin::new(&OriginFields {

@@ -151,29 +151,9 @@ impl Claim {
 
     /// A cheap copy, for a decision that grants nothing.
     pub(crate) fn without_origin(&self) -> Self {
-        let Self {
-            id,
-            fingerprint,
-            credential,
-            claimant,
-            guarantee,
-            attempts_max,
-            overtakes,
-            lease,
-            settle_after,
-            origin: _,
-        } = *self;
         Self {
-            id,
-            fingerprint,
-            credential,
-            claimant,
-            guarantee,
-            attempts_max,
-            overtakes,
-            lease,
-            settle_after,
             origin: Origin::default(),
+            ..*self
         }
     }
 }

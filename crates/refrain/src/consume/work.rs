@@ -42,7 +42,7 @@ pub struct Task {
     pub receipts: Option<Arc<Witness>>,
     /// Name in the audit log, if audited.
     pub audit: Option<Arc<str>>,
-    /// What is kept with the record, for operators.
+    /// The facts for operators that are stored with the record.
     pub origin: Origin,
     /// Number of redrives of the message.
     pub redrive: u32,

@@ -20,6 +20,7 @@ use super::{Fence, Grant, Reason};
 use crate::{
     clock::Timestamp,
     key::{KEY_BYTES_MAX, Key, Secret, hex_format},
+    varint::Reader,
 };
 
 const ATTEMPT: u8 = 1;
@@ -55,7 +56,7 @@ impl KeyDigest {
     }
 }
 
-/// What is known of a request, to be kept with its record.
+/// The facts about a request that are stored with its record.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OriginFields<'a> {
     /// The name of the operation, such as `POST /v1/payments`, or the consumer.
@@ -101,7 +102,7 @@ impl fmt::Debug for Origin {
 }
 
 impl Origin {
-    /// Encodes what is known of a request. Texts that are too long are cut off.
+    /// Encodes the facts about a request. Texts that are too long are cut off.
     #[must_use]
     pub fn new(fields: &OriginFields<'_>) -> Self {
         let method = match fields.method {
@@ -143,7 +144,7 @@ impl Origin {
     pub(crate) fn names(&self) -> (&str, &str) {
         let mut reader = Reader(&self.bytes);
         let read = |reader: &mut Reader<'_>| reader.bytes(2 + 8).map(drop);
-        let names = read(&mut reader).and_then(|()| Some((reader.text()?, reader.text()?)));
+        let names = read(&mut reader).and_then(|()| Some((text(&mut reader)?, text(&mut reader)?)));
         names.unwrap_or_default()
     }
 
@@ -266,20 +267,20 @@ impl Trace {
     pub fn read(&self) -> Option<History> {
         let mut reader = Reader(&self.0);
         let mut history = History::default();
-        let origin_len = reader.number::<2>()?;
+        let origin_len = number::<2>(&mut reader)?;
         let mut origin = Reader(reader.bytes(origin_len as usize)?);
         if origin_len > 0 {
             history.key_digest = Some(KeyDigest(origin.array()?));
-            history.operation = origin.text()?.to_owned();
-            history.target = origin.text()?.to_owned();
-            let key = origin.text()?;
+            history.operation = text(&mut origin)?.to_owned();
+            history.target = text(&mut origin)?.to_owned();
+            let key = text(&mut origin)?;
             history.key = (!key.is_empty()).then(|| key.to_owned());
         }
         while !reader.0.is_empty() {
-            let kind = reader.number::<1>()?;
-            let len = reader.number::<1>()?;
+            let kind = number::<1>(&mut reader)?;
+            let len = number::<1>(&mut reader)?;
             let mut event = Reader(reader.bytes(len as usize)?);
-            let at = Timestamp(event.number::<8>()?);
+            let at = Timestamp(number::<8>(&mut event)?);
             let end = match kind as u8 {
                 kind @ (ATTEMPT | UNTRACED_ATTEMPT) => {
                     let is_traced = kind == ATTEMPT;
@@ -287,7 +288,7 @@ impl Trace {
                     history.attempts.push(attempt);
                     continue;
                 }
-                UNKNOWN => End::Unknown(Reason::from_code(event.number::<1>()? as u8)?),
+                UNKNOWN => End::Unknown(Reason::from_code(number::<1>(&mut event)? as u8)?),
                 COMPLETED => End::Completed,
                 NO_EFFECT => End::NoEffect,
                 _ => return None,
@@ -350,11 +351,11 @@ pub struct Attempt {
 impl Attempt {
     fn read(at: Timestamp, is_traced: bool, event: &mut Reader<'_>) -> Option<Self> {
         let fence = Fence {
-            epoch: event.number::<4>()? as u32,
-            counter: event.number::<8>()?,
-            nonce: event.number::<4>()? as u32,
+            epoch: number::<4>(event)? as u32,
+            counter: number::<8>(event)?,
+            nonce: number::<4>(event)? as u32,
         };
-        let number = event.number::<2>()? as u16;
+        let attempt = number::<2>(event)? as u16;
         let trace_id = match is_traced {
             true => Some(event.array::<16>()?),
             false => None,
@@ -363,7 +364,7 @@ impl Attempt {
         Some(Self {
             at,
             fence,
-            number,
+            number: attempt,
             trace_id,
             node,
             ends: Vec::new(),
@@ -382,32 +383,19 @@ pub enum End {
     NoEffect,
 }
 
-struct Reader<'a>(&'a [u8]);
+/// Reads a big-endian number.
+fn number<const N: usize>(reader: &mut Reader<'_>) -> Option<u64> {
+    let bytes = reader.array::<N>()?;
+    Some(
+        bytes
+            .iter()
+            .fold(0, |number, byte| number << 8 | u64::from(*byte)),
+    )
+}
 
-impl<'a> Reader<'a> {
-    fn bytes(&mut self, len: usize) -> Option<&'a [u8]> {
-        let (front, rest) = self.0.split_at_checked(len)?;
-        self.0 = rest;
-        Some(front)
-    }
-
-    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        self.bytes(N)?.try_into().ok()
-    }
-
-    fn number<const N: usize>(&mut self) -> Option<u64> {
-        let bytes = self.array::<N>()?;
-        Some(
-            bytes
-                .iter()
-                .fold(0, |number, byte| number << 8 | u64::from(*byte)),
-        )
-    }
-
-    fn text(&mut self) -> Option<&'a str> {
-        let len = self.number::<2>()?;
-        std::str::from_utf8(self.bytes(len as usize)?).ok()
-    }
+fn text<'a>(reader: &mut Reader<'a>) -> Option<&'a str> {
+    let len = number::<2>(reader)?;
+    std::str::from_utf8(reader.bytes(len as usize)?).ok()
 }
 
 #[cfg(test)]
