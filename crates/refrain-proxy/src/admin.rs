@@ -37,7 +37,7 @@ pub use listen::serve as serve_routes;
 
 mod metrics;
 pub use metrics::Metrics;
-pub(crate) use metrics::RefusedHeads;
+pub(crate) use metrics::{RefusedHeads, UpstreamErrors};
 
 mod operations;
 mod records;

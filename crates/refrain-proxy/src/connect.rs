@@ -3,7 +3,10 @@
 use std::{
     io,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
     task::{Context, Poll, Waker},
     time::Duration,
 };
@@ -27,6 +30,7 @@ pub(crate) struct Connector {
     patience: Duration,
     /// Limits the open connections of all threads.
     room: Arc<Semaphore>,
+    connections_max: Arc<AtomicUsize>,
 }
 
 impl Connector {
@@ -46,6 +50,7 @@ impl Connector {
             tls,
             patience,
             room: Arc::new(Semaphore::new(Semaphore::MAX_PERMITS)),
+            connections_max: Arc::new(AtomicUsize::new(Semaphore::MAX_PERMITS)),
         })
     }
 
@@ -53,6 +58,13 @@ impl Connector {
     pub(crate) fn limit(&self, connections_max: usize) {
         let beyond = Semaphore::MAX_PERMITS.saturating_sub(connections_max);
         self.room.forget_permits(beyond);
+        self.connections_max.store(connections_max, Relaxed);
+    }
+
+    /// Number of open connections.
+    pub(crate) fn open(&self) -> usize {
+        let max = self.connections_max.load(Relaxed);
+        max.saturating_sub(self.room.available_permits())
     }
 
     /// Whether the limit is reached, so that requests may wait for a connection.

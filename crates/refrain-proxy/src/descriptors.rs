@@ -15,11 +15,13 @@ const FEW: usize = 1_000;
 /// Assumed number of open descriptors if the system does not report it.
 const OPEN_GUESS: u64 = 64;
 
-/// Metrics of client connections. Clones share their values.
+/// Metrics of connections. Clones share their values.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Connections {
-    /// Connections that are open now.
+    /// Client connections that are open now.
     pub(crate) open: Gauge,
+    /// Connections to the upstream that are open now.
+    pub(crate) upstream: Gauge,
     /// Most connections that may be open at a time.
     pub(crate) max: Gauge,
     /// How often that limit was reached.

@@ -4,7 +4,7 @@ use std::{
     convert::Infallible,
     net::IpAddr,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     task::{Context, Poll},
     time::Duration,
 };
@@ -18,6 +18,7 @@ use refrain::{
 use tower_service::Service;
 
 use crate::{
+    admin::UpstreamErrors,
     connect::Connector,
     headers::{self, Caller, Visible},
     pool::{LostExchange, UpstreamPool},
@@ -37,6 +38,7 @@ pub struct Target {
     settings: ProxySettings,
     /// Prefix of the `type` member of problem responses.
     problems: Arc<str>,
+    errors: OnceLock<UpstreamErrors>,
 }
 
 impl Target {
@@ -65,7 +67,28 @@ impl Target {
             },
             settings: settings.proxy,
             problems: settings.problems.as_str().into(),
+            errors: OnceLock::new(),
         })
+    }
+
+    /// Counts failed requests here. Call it once.
+    pub(crate) fn count_errors(&self, errors: &UpstreamErrors) {
+        let _ = self.errors.set(errors.clone());
+    }
+
+    /// Number of open connections of all threads to the upstream.
+    pub(crate) fn open_connections(&self) -> usize {
+        self.connector.open()
+    }
+
+    fn count_error(&self, failure: Failure) {
+        let reason = match failure {
+            Failure::NotSent => "unreachable",
+            Failure::Lost(reason) => reason.name(),
+        };
+        if let Some(errors) = self.errors.get() {
+            errors.get_or_create(&[("reason", reason)]).inc();
+        }
     }
 
     /// Limits the open connections of all threads to the upstream.
@@ -206,6 +229,9 @@ impl ForwardPath {
             let (response, connection) = match self.pool.send(request, patience).await {
                 Ok(received) => received,
                 Err(lost) => {
+                    if lost.client.is_none() {
+                        self.target.count_error(lost.failure);
+                    }
                     if lost.client.is_none() && is_warned(&lost) {
                         let (upstream, path) = (&self.target.upstream, uri.path());
                         tracing::warn!(%upstream, %method, path, why = %lost.why, "no response from the upstream");

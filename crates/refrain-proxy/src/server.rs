@@ -157,6 +157,7 @@ impl Proxy {
     pub fn with_metrics(mut self, metrics: &Metrics) -> Self {
         self.connections = metrics.connections().clone();
         self.refused_heads = metrics.refused_heads().clone();
+        self.target.count_errors(metrics.upstream_errors());
         self
     }
 
@@ -183,6 +184,7 @@ impl Proxy {
         let room = Arc::new(Semaphore::new(limits.clients));
         tokio::select! {
             () = accept(&listener, &threads, &room, &self.connections) => {}
+            () = count_upstream(&self.target, &self.connections) => {}
             () = stop => {}
         }
         drop(listener);
@@ -413,6 +415,19 @@ async fn keep_time(
                 watch.drain();
             }
         }
+    }
+}
+
+/// Updates the gauge of upstream connections.
+async fn count_upstream(target: &Target, connections: &Connections) {
+    let mut ticks = interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let open = target.open_connections();
+        connections
+            .upstream
+            .set(i64::try_from(open).unwrap_or(i64::MAX));
     }
 }
 

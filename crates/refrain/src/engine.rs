@@ -51,6 +51,7 @@ mod tally;
 
 use background::BackgroundRuntime;
 use claiming::ClaimLoop;
+pub(crate) use claiming::ClaimResult;
 pub use flight::Live;
 pub(crate) use flight::SentMark;
 use flight::{Ended, Flight, Flights};
@@ -322,8 +323,8 @@ impl Engine {
     /// As for [`claim`](Self::claim).
     pub async fn attend(&self, intent: &Intent) -> Result<ClaimReply> {
         let (record, intent) = (self.record_id(intent), Box::new(intent.clone()));
-        let (reply, _) = self.send_claim(intent, record, Instant::now()).await;
-        reply
+        let claimed = self.send_claim(intent, record, Instant::now()).await;
+        claimed.reply
     }
 
     /// Claims, runs `work` and stores its outcome: [`Verdict::Granted`] holds the fresh outcome.

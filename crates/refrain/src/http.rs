@@ -24,7 +24,7 @@
 
 // In the order in which a request passes them; each file begins with the states of a request that it serves.
 mod layer;
-pub use layer::{Decision, Observer, RefrainLayer};
+pub use layer::{DecidedRequest, Decision, Observed, Observer, RefrainLayer};
 
 mod service;
 pub use service::{Located, RefrainService};

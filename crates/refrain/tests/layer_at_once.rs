@@ -10,7 +10,6 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
     task::{Context, Poll, Waker},
-    time::Duration,
 };
 
 use bytes::Bytes;
@@ -19,7 +18,7 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::{BodyExt as _, Full};
 use refrain::{
     Engine, Operation, Policy,
-    http::{Body, Decision, Observer, RefrainLayer, RefrainService},
+    http::{Body, DecidedRequest, Decision, Observer, RefrainLayer, RefrainService},
     store::Memory,
 };
 use refrain_testkit::wait;
@@ -66,8 +65,8 @@ impl<B: HttpBody + Send + Unpin + 'static> Service<Request<B>> for Shop {
 struct Book(Mutex<Vec<Decision>>);
 
 impl Observer for Book {
-    fn decided(&self, _: &Operation, decision: Decision, _: Duration) {
-        self.0.lock().unwrap().push(decision);
+    fn decided(&self, request: &DecidedRequest<'_>) {
+        self.0.lock().unwrap().push(request.decision);
     }
 }
 

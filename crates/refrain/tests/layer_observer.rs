@@ -6,11 +6,16 @@ use std::{
     time::Duration,
 };
 
-use axum::{Router, body::Body, response::IntoResponse, routing::any};
+use axum::{
+    Router,
+    body::{Body, Bytes},
+    response::IntoResponse,
+    routing::any,
+};
 use http::{HeaderMap, Request, StatusCode};
 use refrain::{
     Engine, ErrorKind, Operation, Policy,
-    http::{Decision, Failure, Observer, RefrainLayer},
+    http::{DecidedRequest, Decision, Failure, Observed, Observer, RefrainLayer},
     policy::{Mode, OnStoreFailure},
     record::Reason,
     store::Memory,
@@ -22,21 +27,62 @@ use tower_service::Service as _;
 mod scripted;
 use scripted::{Fault, Op, Scripted, until};
 
-/// The decisions so far.
+/// The requests and findings so far.
 #[derive(Debug, Default)]
-struct Book(Mutex<Vec<(String, Decision, Duration)>>);
+struct Book {
+    requests: Mutex<Vec<Entry>>,
+    findings: Mutex<Vec<Observed>>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    operation: Option<String>,
+    decision: Decision,
+    line: String,
+    status: Option<u16>,
+    record: Option<String>,
+    trace_id: Option<[u8; 16]>,
+    took: Duration,
+    served: Option<Duration>,
+    waited: bool,
+}
 
 impl Observer for Book {
-    fn decided(&self, operation: &Operation, decision: Decision, took: Duration) {
-        let mut book = self.0.lock().unwrap();
-        book.push((operation.name.clone(), decision, took));
+    fn decided(&self, request: &DecidedRequest<'_>) {
+        self.requests.lock().unwrap().push(Entry {
+            operation: request.operation.map(|it| it.name.clone()),
+            decision: request.decision,
+            line: format!("{} {}", request.method, request.target),
+            status: request.response.map(|(status, _)| status.as_u16()),
+            record: request.record().map(str::to_owned),
+            trace_id: request.trace_id(),
+            took: request.took,
+            served: request.served,
+            waited: request.waited,
+        });
+    }
+
+    fn observed(&self, operation: &Operation, finding: Observed) {
+        assert_eq!(operation.name, "POST /pay");
+        self.findings.lock().unwrap().push(finding);
     }
 }
 
 impl Book {
+    fn entries(&self) -> Vec<Entry> {
+        std::mem::take(&mut *self.requests.lock().unwrap())
+    }
+
     fn take(&self) -> Vec<Decision> {
-        let book = std::mem::take(&mut *self.0.lock().unwrap());
-        book.into_iter().map(|(_, decision, _)| decision).collect()
+        self.entries().iter().map(|it| it.decision).collect()
+    }
+
+    async fn findings(&self, expected: &[Observed]) {
+        until(|| self.findings.lock().unwrap().len() >= expected.len()).await;
+        assert_eq!(
+            std::mem::take(&mut *self.findings.lock().unwrap()),
+            expected
+        );
     }
 }
 
@@ -46,8 +92,11 @@ struct Shop {
     app: Router,
 }
 
+/// Opens for the request that is told to wait for it.
+static GATE: tokio::sync::Notify = tokio::sync::Notify::const_new();
+
 /// Responds as the header `do` says.
-async fn pay(headers: HeaderMap) -> axum::response::Response {
+async fn pay(headers: HeaderMap, _: Bytes) -> axum::response::Response {
     let mut response = "done".into_response();
     match headers.get("do").map(|value| value.to_str().unwrap()) {
         Some("refuse") => *response.status_mut() = StatusCode::TOO_MANY_REQUESTS,
@@ -60,6 +109,7 @@ async fn pay(headers: HeaderMap) -> axum::response::Response {
             response.extensions_mut().insert(lost);
         }
         Some("hang") => std::future::pending().await,
+        Some("gate") => GATE.notified().await,
         _ => {}
     }
     response
@@ -136,9 +186,20 @@ async fn observer_sees_each_request_once_with_its_decision() {
 async fn observer_distinguishes_required_observed_and_passed_requests() {
     let required = shop(|operation| operation.required = true);
     required.check("", "", "1", Decision::KeyMissing).await;
-    let watched = shop(|operation| operation.mode = Mode::Observe);
-    for (key, what) in [("a", ""), ("a", ""), ("", "refuse"), ("two words", "")] {
-        watched.check(what, key, "1", Decision::Observed).await;
+    let watched = shop(|operation| {
+        operation.mode = Mode::Observe;
+        // The outcome of the first request is stored in the background.
+        operation.terms.wait = Duration::from_secs(60);
+    });
+    for (key, body, finding) in [
+        ("a", "1", Observed::WouldExecute),
+        ("a", "1", Observed::WouldReplay),
+        ("a", "2", Observed::WouldRefuse),
+        ("", "1", Observed::KeyMissing),
+        ("two words", "1", Observed::KeyInvalid),
+    ] {
+        watched.check("", key, body, Decision::Observed).await;
+        watched.book.findings(&[finding]).await;
     }
     let passing = shop(|operation| operation.on_store_failure = OnStoreFailure::Pass);
     passing
@@ -170,12 +231,69 @@ async fn observer_sees_disconnects_and_concurrent_duplicates() {
 }
 
 #[tokio::test]
-async fn observer_ignores_operations_outside_the_policy() {
+async fn observer_sees_requests_outside_the_policy_without_an_operation() {
     let shop = shop(|_| ());
-    let get = Request::get("/pay").body(Body::empty()).unwrap();
+    let get = Request::get("/pay?q=1").body(Body::empty()).unwrap();
     assert_eq!(shop.app.clone().call(get).await.unwrap().status(), 200);
-    assert_eq!(shop.book.take(), []);
+    let [entry] = &shop.book.entries()[..] else {
+        panic!("not one entry")
+    };
+    assert_eq!(entry.operation, None);
+    assert_eq!(entry.decision, Decision::Passed);
+    assert_eq!((&entry.line[..], entry.status), ("GET /pay?q=1", Some(200)));
+    assert_eq!(entry.record, None);
     shop.check("", "a", "1", Decision::FreshKept).await;
+}
+
+#[tokio::test]
+async fn observer_learns_record_trace_and_times() {
+    let shop = shop(|_| ());
+    let mut traced = request("", "a", "ann", "1");
+    let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    traced
+        .headers_mut()
+        .insert("traceparent", trace.parse().unwrap());
+    for is_first in [true, false] {
+        let response = shop.app.clone().call(clone(&traced)).await.unwrap();
+        let [entry] = &shop.book.entries()[..] else {
+            panic!("not one entry")
+        };
+        let named = response.headers()["refrain-record"].to_str().unwrap();
+        assert_eq!(entry.record.as_deref(), Some(named));
+        assert_eq!(entry.operation.as_deref(), Some("POST /pay"));
+        let id = 0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c_u128;
+        assert_eq!(entry.trace_id, Some(id.to_be_bytes()));
+        assert_eq!(entry.served.is_some(), is_first, "{entry:?}");
+        assert!(entry.served.unwrap_or_default() <= entry.took);
+        assert!(!entry.waited);
+    }
+}
+
+fn clone(request: &Request<Body>) -> Request<Body> {
+    let mut copy = Request::new(Body::from("1"));
+    *copy.method_mut() = request.method().clone();
+    *copy.uri_mut() = request.uri().clone();
+    *copy.headers_mut() = request.headers().clone();
+    copy
+}
+
+#[tokio::test]
+async fn observer_learns_that_a_duplicate_waited() {
+    let shop = shop(|operation| operation.terms.wait = Duration::from_secs(60));
+    let mut app = shop.app.clone();
+    let first = tokio::spawn(app.call(request("gate", "a", "ann", "1")));
+    until(|| shop.store.calls(Op::Claim) == 1).await;
+    let second = tokio::spawn(app.call(request("gate", "a", "ann", "1")));
+    until(|| shop.store.calls(Op::Claim) == 2).await;
+    GATE.notify_one();
+    let responses = (first.await.unwrap(), second.await.unwrap());
+    assert_eq!(responses.0.unwrap().status(), 200);
+    assert_eq!(responses.1.unwrap().status(), 200);
+    let mut seen: Vec<_> = shop.book.entries();
+    seen.sort_by_key(|it| it.waited);
+    let seen: Vec<_> = seen.iter().map(|it| (it.decision, it.waited)).collect();
+    let expected = [(Decision::FreshKept, false), (Decision::Replayed, true)];
+    assert_eq!(seen, expected);
 }
 
 #[test]

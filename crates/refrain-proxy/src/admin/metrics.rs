@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use http::StatusCode;
 use prometheus_client::{
     encoding::{EncodeMetric, MetricEncoder, NoLabelSet, text},
     metrics::{MetricType, TypedMetric, counter::Counter, family::Family},
@@ -18,7 +19,8 @@ use prometheus_client::{
 };
 use refrain::{
     Operation, Policy,
-    http::{Code, Decision, Observer},
+    http::{Code, DecidedRequest, Decision, Observed, Observer},
+    policy::Mode,
     store::{Meter, Op},
 };
 
@@ -43,17 +45,73 @@ type Labels = Vec<(&'static str, String)>;
 /// Requests whose head was refused before the policy saw them, by problem code. Clones share their counters.
 pub(crate) type RefusedHeads = Family<[(&'static str, &'static str); 1], Counter>;
 
+/// Requests that got no response from the upstream, by reason. Clones share their counters.
+pub(crate) type UpstreamErrors = Family<[(&'static str, &'static str); 1], Counter>;
+
+/// The reasons of upstream errors.
+const UPSTREAM_ERRORS: [&str; 4] = ["unreachable", "timeout", "reset", "failed"];
+
 /// Metrics of the proxy. Pass them to the layer as its observer, and to the store as its meter.
 pub struct Metrics {
     registry: Registry,
     requests: Family<Labels, Counter>,
     request_durations: Family<Labels, Durations>,
+    waited: Family<Labels, Counter>,
+    observed: Family<Labels, Counter>,
     /// Sorted by the operation's name; the series of each are indexed by the decision.
     operations: Vec<(String, Vec<OnceLock<Series>>)>,
+    /// Requests that match no operation, by class of status.
+    unmatched: [Series; StatusClass::ALL.len()],
     /// Indexed by the store operation.
     ops: Vec<StoreSeries>,
     connections: Connections,
     refused_heads: RefusedHeads,
+    upstream_errors: UpstreamErrors,
+}
+
+/// Class of the status of a response.
+#[derive(Debug, Clone, Copy)]
+enum StatusClass {
+    Informational,
+    Success,
+    Redirect,
+    ClientError,
+    ServerError,
+    /// No response: the client disconnected.
+    Absent,
+}
+
+impl StatusClass {
+    const ALL: [Self; 6] = [
+        Self::Informational,
+        Self::Success,
+        Self::Redirect,
+        Self::ClientError,
+        Self::ServerError,
+        Self::Absent,
+    ];
+
+    fn of(status: Option<StatusCode>) -> Self {
+        match status.map(|status| status.as_u16() / 100) {
+            Some(1) => Self::Informational,
+            Some(2) => Self::Success,
+            Some(3) => Self::Redirect,
+            Some(4) => Self::ClientError,
+            Some(_) => Self::ServerError,
+            None => Self::Absent,
+        }
+    }
+
+    fn label(self) -> &'static str {
+        match self {
+            Self::Informational => "1xx",
+            Self::Success => "2xx",
+            Self::Redirect => "3xx",
+            Self::ClientError => "4xx",
+            Self::ServerError => "5xx",
+            Self::Absent => "none",
+        }
+    }
 }
 
 /// Series of one operation and one decision.
@@ -90,6 +148,30 @@ impl Metrics {
         for code in REFUSALS {
             drop(refused_heads.get_or_create(&[("code", code.code())]));
         }
+        let waited = Family::<Labels, Counter>::default();
+        let help = "Requests to guarded operations that waited for another one with the same key";
+        registry.register("waited_requests", help, waited.clone());
+        let observed = Family::<Labels, Counter>::default();
+        let help =
+            "What guarding would have done with requests to operations with mode = \"observe\"";
+        registry.register("observed_requests", help, observed.clone());
+        for operation in policy.operations().filter(|it| it.guarded) {
+            let labels = vec![("operation", operation.name.clone())];
+            drop(waited.get_or_create(&labels));
+            if operation.mode == Mode::Observe {
+                for result in Observed::ALL {
+                    drop(observed.get_or_create(&result_labels(operation, *result)));
+                }
+            }
+        }
+        let unmatched = unmatched_series(&mut registry);
+        let upstream_errors = UpstreamErrors::default();
+        let help = "Requests without a response from the upstream, by reason; \
+            guarded requests that only exceed their timeout are in `refrain_doubts_total`";
+        registry.register("upstream_errors", help, upstream_errors.clone());
+        for reason in UPSTREAM_ERRORS {
+            drop(upstream_errors.get_or_create(&[("reason", reason)]));
+        }
         let decisions = || Decision::ALL.iter().map(|_| OnceLock::new()).collect();
         let operations = policy.operations();
         let operations = operations.map(|operation| (operation.name.clone(), decisions()));
@@ -97,6 +179,10 @@ impl Metrics {
         operations.sort_by(|(one, _), (other, _)| one.cmp(other));
         Arc::new(Self {
             operations,
+            waited,
+            observed,
+            unmatched,
+            upstream_errors,
             registry,
             requests,
             request_durations,
@@ -106,7 +192,7 @@ impl Metrics {
         })
     }
 
-    /// Metrics of client connections, which the proxy updates.
+    /// Metrics of connections, which the proxy updates.
     pub(crate) fn connections(&self) -> &Connections {
         &self.connections
     }
@@ -114,6 +200,11 @@ impl Metrics {
     /// Counters of refused heads, which the proxy increments.
     pub(crate) fn refused_heads(&self) -> &RefusedHeads {
         &self.refused_heads
+    }
+
+    /// Counters of upstream errors, which the proxy increments.
+    pub(crate) fn upstream_errors(&self) -> &UpstreamErrors {
+        &self.upstream_errors
     }
 
     /// Appends the metrics as text, without an end marker.
@@ -138,6 +229,13 @@ impl Metrics {
     }
 }
 
+fn result_labels(operation: &Operation, result: Observed) -> Labels {
+    vec![
+        ("operation", operation.name.clone()),
+        ("result", result.label().to_owned()),
+    ]
+}
+
 fn connection_series(registry: &mut Registry) -> Connections {
     let connections = Connections::default();
     let help = "Open client connections";
@@ -147,7 +245,26 @@ fn connection_series(registry: &mut Registry) -> Connections {
     registry.register("connections_max", help, connections.max.clone());
     let help = "Times that the maximum of client connections was reached; further clients wait to be accepted";
     registry.register("connections_exhausted", help, connections.exhausted.clone());
+    let help = "Open connections to the upstream";
+    registry.register("upstream_connections", help, connections.upstream.clone());
     connections
+}
+
+fn unmatched_series(registry: &mut Registry) -> [Series; StatusClass::ALL.len()] {
+    let counts = Family::<Labels, Counter>::default();
+    let durations = Family::<Labels, Durations>::default();
+    let help = "Requests that match no guarded operation, by class of status";
+    registry.register("unmatched_requests", help, counts.clone());
+    let help = "Time from such a request to the start of its response";
+    let name = "unmatched_request_duration_seconds";
+    registry.register(name, help, durations.clone());
+    StatusClass::ALL.map(|class| {
+        let labels = vec![("status", class.label().to_owned())];
+        Series {
+            count: counts.get_or_create_owned(&labels),
+            durations: durations.get_or_create_owned(&labels),
+        }
+    })
 }
 
 fn store_series(registry: &mut Registry, store: &str) -> Vec<StoreSeries> {
@@ -173,11 +290,27 @@ fn scheme(store: &str) -> &str {
 }
 
 impl Observer for Metrics {
-    fn decided(&self, operation: &Operation, decision: Decision, took: Duration) {
-        if let Some(series) = self.series(&operation.name, decision) {
+    fn decided(&self, request: &DecidedRequest<'_>) {
+        let series = match request.operation {
+            Some(operation) => self.series(&operation.name, request.decision),
+            None => {
+                let status = request.response.map(|(status, _)| status);
+                self.unmatched.get(StatusClass::of(status) as usize)
+            }
+        };
+        if let Some(series) = series {
             series.count.inc();
-            series.durations.observe(took);
+            series.durations.observe(request.took);
         }
+        if let Some(operation) = request.operation.filter(|_| request.waited) {
+            let labels = vec![("operation", operation.name.clone())];
+            self.waited.get_or_create(&labels).inc();
+        }
+    }
+
+    fn observed(&self, operation: &Operation, result: Observed) {
+        let labels = result_labels(operation, result);
+        self.observed.get_or_create(&labels).inc();
     }
 }
 

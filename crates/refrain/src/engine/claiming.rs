@@ -3,7 +3,10 @@
 use std::{
     future::poll_fn,
     pin::Pin,
-    sync::{Arc, PoisonError},
+    sync::{
+        Arc, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -39,7 +42,22 @@ pub(crate) struct ClaimFuture {
 }
 
 /// The reply to a claim, and its intent.
-type ClaimResult = (Result<ClaimReply>, Box<Intent>);
+pub(crate) struct ClaimResult {
+    pub(crate) reply: Result<ClaimReply>,
+    pub(crate) intent: Box<Intent>,
+    /// Whether the caller waited for another one.
+    pub(crate) has_waited: bool,
+}
+
+impl ClaimResult {
+    fn at_once(reply: Result<ClaimReply>, intent: Box<Intent>) -> Self {
+        Self {
+            reply,
+            intent,
+            has_waited: false,
+        }
+    }
+}
 
 #[expect(
     clippy::large_enum_variant,
@@ -68,7 +86,7 @@ impl Engine {
                 (None, ClaimState::Repeating(Box::pin(repeating)))
             }
             Err(error) => {
-                let refused = std::future::ready((Err(error), intent));
+                let refused = std::future::ready(ClaimResult::at_once(Err(error), intent));
                 (None, ClaimState::Repeating(Box::pin(refused)))
             }
         };
@@ -105,6 +123,7 @@ async fn repeat(
     since: Instant,
     first: Option<(Claim, Result<Verdict>)>,
 ) -> ClaimResult {
+    let has_waited = AtomicBool::new(false);
     let replying = async {
         let (claim, reply) = match first {
             Some((claim, reply)) => (claim, Some(reply)),
@@ -118,11 +137,16 @@ async fn repeat(
                 )
             }
         };
-        let claims = ClaimLoop::new(&engine, &intent, true, since, claim);
+        let mut claims = ClaimLoop::new(&engine, &intent, true, since, claim);
+        claims.has_waited = Some(&has_waited);
         claims.request(reply).await
     };
     let reply = replying.await;
-    (reply, intent)
+    ClaimResult {
+        reply,
+        intent,
+        has_waited: has_waited.into_inner(),
+    }
 }
 
 impl ClaimFuture {
@@ -133,7 +157,7 @@ impl ClaimFuture {
         match reply {
             Ok(verdict) if claims.is_final(&verdict) => {
                 let reply = claims.reply(verdict, self.since);
-                Some((Ok(reply), intent))
+                Some(ClaimResult::at_once(Ok(reply), intent))
             }
             reply => {
                 let first = Some((claims.claim, reply));
@@ -149,7 +173,7 @@ impl Future for ClaimFuture {
     type Output = ClaimResult;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let (reply, intent) = loop {
+        let result = loop {
             match &mut self.state {
                 ClaimState::Sent(sent) => {
                     let (claim, reply) = ready!(sent.poll_reply(context));
@@ -160,10 +184,10 @@ impl Future for ClaimFuture {
                 ClaimState::Repeating(repeating) => break ready!(repeating.as_mut().poll(context)),
             }
         };
-        if let Ok(reply) = &reply {
+        if let Ok(reply) = &result.reply {
             self.engine.inner.tally.count_reply(reply);
         }
-        Poll::Ready((reply, intent))
+        Poll::Ready(result)
     }
 }
 
@@ -204,6 +228,8 @@ pub(super) struct ClaimLoop<'a> {
     since: Instant,
     /// Whether the caller can follow a streamed response.
     follows: bool,
+    /// Set when the caller starts to wait for another one.
+    has_waited: Option<&'a AtomicBool>,
 }
 
 /// Polls a record that another process holds.
@@ -227,6 +253,7 @@ impl<'a> ClaimLoop<'a> {
             claim,
             since,
             follows,
+            has_waited: None,
         }
     }
 
@@ -402,6 +429,9 @@ impl<'a> ClaimLoop<'a> {
             return in_flight;
         };
         let _waiting = self.inner().tally.waiting();
+        if let Some(has_waited) = self.has_waited {
+            has_waited.store(true, Relaxed);
+        }
         if let Some(flight) = flight {
             let waiting = timeout_at(self.deadline(), flight.wait_for_news(self.follows));
             return waiting.await.unwrap_or(in_flight);

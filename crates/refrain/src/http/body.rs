@@ -12,6 +12,7 @@ use std::{
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
     task::{Context, Poll},
+    time::Duration,
 };
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -64,6 +65,10 @@ pub struct Body<B> {
     copy: Option<Box<BodyCopy>>,
     /// Decision about the request that this response body belongs to.
     pub(super) decision: Option<Decision>,
+    /// How long the service took for that request.
+    pub(super) served: Option<Duration>,
+    /// Whether that request waited for another one.
+    pub(super) waited: bool,
     /// Its share of the memory budget for bodies.
     share: Share,
     is_granted: bool,
@@ -160,6 +165,8 @@ impl<B> Body<B> {
             rest,
             copy: None,
             decision: None,
+            served: None,
+            waited: false,
             share: Share::default(),
             is_granted: false,
             sent: None,

@@ -180,7 +180,9 @@ pub(super) fn intent(
             KeysKept::Digest => "",
             KeysKept::Clear => key.as_str(),
         },
-        trace_id: trace_id(&head.headers).unwrap_or_default(),
+        trace_id: traceparent(&head.headers)
+            .and_then(trace_id)
+            .unwrap_or_default(),
         ..OriginFields::default()
     };
     let origin = shared.engine.origin(&key, &fields);
@@ -199,9 +201,14 @@ pub(super) fn intent(
     })
 }
 
-/// The trace id in the header `traceparent` of W3C Trace Context; `None` if it is missing or invalid.
-fn trace_id(headers: &HeaderMap) -> Option<[u8; 16]> {
-    let value = values(headers, "traceparent").next()?.to_str().ok()?;
+/// The header `traceparent` of W3C Trace Context.
+pub(super) fn traceparent(headers: &HeaderMap) -> Option<&HeaderValue> {
+    values(headers, "traceparent").next()
+}
+
+/// The trace id in a `traceparent`; `None` if it is invalid.
+pub(super) fn trace_id(traceparent: &HeaderValue) -> Option<[u8; 16]> {
+    let value = traceparent.to_str().ok()?;
     let digits = value.get(3..35)?;
     let is_valid = value.get(2..3) == Some("-")
         && value.get(35..36) == Some("-")

@@ -10,11 +10,13 @@ use std::{
     time::Duration,
 };
 
-use http::{Uri, request::Parts};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, request::Parts};
 use tokio::time::Instant;
 
 use super::{
+    REFRAIN_RECORD,
     body::{Budget, Carried, Guarded},
+    extract,
     probe::{self, Ask, Nothing},
     problem::PROBLEMS_PATH,
 };
@@ -274,7 +276,7 @@ impl RefrainLayer {
         self.shared.witnesses.values()
     }
 
-    /// Sets the observer, which receives the decision about each request to a guarded operation, and how long it took.
+    /// Sets the observer, which receives the decision about each request, and how long it took.
     #[must_use]
     pub fn with_observer(mut self, observer: Arc<dyn Observer>) -> Self {
         Arc::make_mut(&mut self.shared).observer = Some(observer);
@@ -355,86 +357,151 @@ impl LogRate {
     }
 }
 
-/// Receives the decision about each request to a guarded operation, once.
+/// Receives the decision about each request, once.
 /// Set with [`RefrainLayer::with_observer`](super::RefrainLayer::with_observer).
 ///
 /// Called on the path of every request: it must be quick, and must not block.
 pub trait Observer: Debug + Send + Sync + 'static {
-    /// Called when the response is ready, `took` after the request arrived; its body may not be sent yet.
-    fn decided(&self, operation: &Operation, decision: Decision, took: Duration);
+    /// Called when the response is ready, or the client has disconnected; the body of the response may not be sent yet.
+    fn decided(&self, request: &DecidedRequest<'_>);
+
+    /// Called for each request to an operation with `mode = "observe"`, once it is known what guarding would have done.
+    fn observed(&self, operation: &Operation, result: Observed) {
+        let _ = (operation, result);
+    }
 }
 
-macro_rules! decisions {
-    ($($(#[$doc:meta])* $decision:ident = $label:literal,)*) => {
-        /// Decision of the layer about a request.
+/// A request whose response is ready, as an [`Observer`] sees it.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct DecidedRequest<'a> {
+    /// The operation that it matches; `None` if the policy guards no such operation.
+    pub operation: Option<&'a Operation>,
+    /// The decision; [`Decision::Passed`] if it matches no operation.
+    pub decision: Decision,
+    /// The method of the request.
+    pub method: &'a Method,
+    /// The target, as the client requested it. The query may contain secrets.
+    pub target: &'a Uri,
+    /// Status and headers of the response; `None` if the service failed or the client disconnected before.
+    pub response: Option<(StatusCode, &'a HeaderMap)>,
+    /// The header `traceparent` of the request.
+    pub(super) traceparent: Option<&'a HeaderValue>,
+    /// Time since the request arrived.
+    pub took: Duration,
+    /// The part of it that the service took; `None` if it was not called, or did not respond.
+    pub served: Option<Duration>,
+    /// Whether it waited for another request with the same key.
+    pub waited: bool,
+}
+
+impl<'a> DecidedRequest<'a> {
+    /// The identity of its record, if it has one.
+    #[must_use]
+    pub fn record(&self) -> Option<&'a str> {
+        let (_, headers) = self.response?;
+        headers.get(REFRAIN_RECORD)?.to_str().ok()
+    }
+
+    /// The trace id of its caller, from the header `traceparent` of W3C Trace Context.
+    #[must_use]
+    pub fn trace_id(&self) -> Option<[u8; 16]> {
+        extract::trace_id(self.traceparent?)
+    }
+}
+
+macro_rules! labelled {
+    ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $case:ident = $label:literal,)* }) => {
+        $(#[$about])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[non_exhaustive]
-        pub enum Decision { $($(#[$doc])* $decision,)* }
+        pub enum $name { $($(#[$doc])* $case,)* }
 
-        impl Decision {
-            /// All decisions, in the order of declaration.
-            pub const ALL: &[Self] = &[$(Self::$decision,)*];
+        impl $name {
+            /// All of them, in the order of declaration.
+            pub const ALL: &[Self] = &[$(Self::$case,)*];
 
             /// Its name in metrics.
             #[must_use]
             pub fn label(self) -> &'static str {
-                match self { $(Self::$decision => $label,)* }
+                match self { $(Self::$case => $label,)* }
             }
         }
     };
 }
 
-decisions! {
-    /// The operation ran, and its outcome is kept.
-    FreshKept = "fresh-kept",
-    /// The operation ran or was refused, and its key is free again.
-    FreshReleased = "fresh-released",
-    /// A stored outcome was replayed.
-    Replayed = "replayed",
-    /// A duplicate got the response of the released request that it waited for.
-    Refused = "refused",
-    /// Another request with the same key is still running.
-    InFlight = "in-flight",
-    /// The key was used for another request.
-    KeyReused = "key-reused",
-    /// There was no key where one is required.
-    KeyMissing = "key-missing",
-    /// The key was malformed.
-    KeyInvalid = "key-invalid",
-    /// The record belongs to another credential.
-    CredentialChanged = "credential-changed",
-    /// The operation may or may not have taken effect.
-    OutcomeUnknown = "outcome-unknown",
-    /// The upstream is unreachable; nothing was sent.
-    UpstreamUnreachable = "upstream-unreachable",
-    /// The outcome is known, but its body was not kept.
-    BodyNotKept = "body-not-kept",
-    /// The key is past retention.
-    KeyExpired = "key-expired",
-    /// The store did not answer; nothing ran.
-    StoreUnavailable = "store-unavailable",
-    /// The request body was over the cap.
-    RequestTooLarge = "request-too-large",
-    /// The signature is missing or invalid; nothing ran.
-    SignatureInvalid = "signature-invalid",
-    /// The memory budget for bodies was used up; nothing ran.
-    OverBudget = "over-budget",
-    /// The request was malformed; nothing ran.
-    RequestMalformed = "request-malformed",
-    /// The request body did not arrive in time; nothing ran.
-    RequestTimeout = "request-timeout",
-    /// A duplicate of a completed request was acknowledged, without the outcome.
-    Acknowledged = "acknowledged",
-    /// The request had no key, and none is required: it passed unguarded.
-    Passed = "passed",
-    /// The store did not answer, and the policy lets the request pass unguarded.
-    Unguarded = "unguarded",
-    /// The request passed in `mode = "observe"`.
-    Observed = "observed",
-    /// The service failed without a response.
-    Failed = "failed",
-    /// The client disconnected before the response.
-    HungUp = "hung-up",
+labelled! {
+    /// What guarding would have done with a request that was only observed.
+    Observed {
+        /// It would have executed.
+        WouldExecute = "would-execute",
+        /// It would have got a stored outcome.
+        WouldReplay = "would-replay",
+        /// It would have got a problem, such as `key-reused` or `in-flight`.
+        WouldRefuse = "would-refuse",
+        /// It has no key.
+        KeyMissing = "key-missing",
+        /// Its key is malformed.
+        KeyInvalid = "key-invalid",
+        /// Unknown: too many requests were observed at once, its body was not read to the end, or the store failed.
+        Unknown = "unknown",
+    }
+}
+
+labelled! {
+    /// Decision of the layer about a request.
+    Decision {
+        /// The operation ran, and its outcome is kept.
+        FreshKept = "fresh-kept",
+        /// The operation ran or was refused, and its key is free again.
+        FreshReleased = "fresh-released",
+        /// A stored outcome was replayed.
+        Replayed = "replayed",
+        /// A duplicate got the response of the released request that it waited for.
+        Refused = "refused",
+        /// Another request with the same key is still running.
+        InFlight = "in-flight",
+        /// The key was used for another request.
+        KeyReused = "key-reused",
+        /// There was no key where one is required.
+        KeyMissing = "key-missing",
+        /// The key was malformed.
+        KeyInvalid = "key-invalid",
+        /// The record belongs to another credential.
+        CredentialChanged = "credential-changed",
+        /// The operation may or may not have taken effect.
+        OutcomeUnknown = "outcome-unknown",
+        /// The upstream is unreachable; nothing was sent.
+        UpstreamUnreachable = "upstream-unreachable",
+        /// The outcome is known, but its body was not kept.
+        BodyNotKept = "body-not-kept",
+        /// The key is past retention.
+        KeyExpired = "key-expired",
+        /// The store did not answer; nothing ran.
+        StoreUnavailable = "store-unavailable",
+        /// The request body was over the cap.
+        RequestTooLarge = "request-too-large",
+        /// The signature is missing or invalid; nothing ran.
+        SignatureInvalid = "signature-invalid",
+        /// The memory budget for bodies was used up; nothing ran.
+        OverBudget = "over-budget",
+        /// The request was malformed; nothing ran.
+        RequestMalformed = "request-malformed",
+        /// The request body did not arrive in time; nothing ran.
+        RequestTimeout = "request-timeout",
+        /// A duplicate of a completed request was acknowledged, without the outcome.
+        Acknowledged = "acknowledged",
+        /// The request had no key, and none is required: it passed unguarded.
+        Passed = "passed",
+        /// The store did not answer, and the policy lets the request pass unguarded.
+        Unguarded = "unguarded",
+        /// The request passed in `mode = "observe"`.
+        Observed = "observed",
+        /// The service failed without a response.
+        Failed = "failed",
+        /// The client disconnected before the response.
+        HungUp = "hung-up",
+    }
 }
 
 #[cfg(test)]

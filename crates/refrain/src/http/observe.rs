@@ -14,14 +14,14 @@ use http::{Response, request::Parts};
 use tokio::sync::oneshot;
 
 use super::{
-    Decision,
+    Decision, Observed,
     body::{Body, BodyCopy, Carried, Share, marked},
     extract::{self, HeadKey},
     layer::LayerState,
     run,
 };
 use crate::{
-    Intent, Operation, Outcome, Result, Scope, Verdict,
+    Intent, Operation, Outcome, Scope, Verdict,
     engine::ClaimReply,
     policy::{Ending, Match},
 };
@@ -39,11 +39,18 @@ pub(super) fn observe<B: Carried>(
 ) -> (Body<B>, Option<Observation>) {
     let operation = &found.operation;
     let slot = match extract::head_key(&operation.key, operation.syntax, &head.headers) {
-        Ok(HeadKey::Found(_) | HeadKey::NeedsBody) => ObservedSlot::take(&shared.observed),
-        Ok(HeadKey::Absent) | Err(_) => None,
+        Ok(HeadKey::Found(_) | HeadKey::NeedsBody) => {
+            ObservedSlot::take(&shared.observed).ok_or(Observed::Unknown)
+        }
+        Ok(HeadKey::Absent) => Err(Observed::KeyMissing),
+        Err(_) => Err(Observed::KeyInvalid),
     };
-    let Some(slot) = slot else {
-        return (Body::through(body), None);
+    let slot = match slot {
+        Ok(slot) => slot,
+        Err(result) => {
+            report(shared, operation, result);
+            return (Body::through(body), None);
+        }
     };
     let share = Share::refusable(&shared.budget);
     let (mut copy, whole) = BodyCopy::new(operation.request_bytes_max, share);
@@ -95,15 +102,22 @@ struct ObservedRequest {
 
 impl ObservedRequest {
     async fn settle(self, whole: oneshot::Receiver<Bytes>, end: oneshot::Receiver<ObservedEnd>) {
-        let Ok(body) = whole.await else { return };
-        let Ok(Some(intent)) = self.intent(&body) else {
-            return;
+        let report = |result| report(&self.shared, &self.found.operation, result);
+        let Ok(body) = whole.await else {
+            return report(Observed::Unknown);
+        };
+        let intent = match self.intent(&body) {
+            Ok(Some(intent)) => intent,
+            Ok(None) => return report(Observed::KeyMissing),
+            Err(result) => return report(result),
         };
         drop(body);
-        let reply = self.shared.engine.attend(&intent).await;
-        let Ok(ClaimReply::Verdict(Verdict::Granted(guard))) = reply else {
-            return;
+        let guard = match self.shared.engine.attend(&intent).await {
+            Ok(ClaimReply::Verdict(Verdict::Granted(guard))) => guard,
+            Ok(reply) => return report(observed_as(&reply)),
+            Err(_) => return report(Observed::Unknown),
         };
+        report(Observed::WouldExecute);
         let running = guard.start();
         // No response: dropping `running` leaves the record indeterminate.
         let Ok((ending, status)) = end.await else {
@@ -122,7 +136,7 @@ impl ObservedRequest {
     }
 
     /// The intent of the request, in a scope of its own: observed records have no bodies, and must never be replayed.
-    fn intent(&self, body: &Bytes) -> Result<Option<Intent>> {
+    fn intent(&self, body: &Bytes) -> Result<Option<Intent>, Observed> {
         let Self {
             shared,
             found,
@@ -131,15 +145,34 @@ impl ObservedRequest {
         } = self;
         let operation = &found.operation;
         if extract::verify(shared, operation, &head.headers, body).is_err() {
-            return Ok(None);
+            return Err(Observed::WouldRefuse);
         }
         let content = extract::content(head, body);
         let uri = shared.uri(head);
-        let key = extract::find_key(&operation.key, operation.syntax, head, &uri, &content)?;
-        let Some(key) = key else { return Ok(None) };
-        let mut intent = extract::intent(shared, found, key, head, body)?;
+        let invalid = |_| Observed::KeyInvalid;
+        let key = extract::find_key(&operation.key, operation.syntax, head, &uri, &content);
+        let Some(key) = key.map_err(invalid)? else {
+            return Ok(None);
+        };
+        let mut intent = extract::intent(shared, found, key, head, body).map_err(invalid)?;
         intent.scope = scope(intent.scope);
         Ok(Some(intent))
+    }
+}
+
+fn report(shared: &LayerState, operation: &Operation, result: Observed) {
+    if let Some(observer) = &shared.observer {
+        observer.observed(operation, result);
+    }
+}
+
+/// What the client would have got instead of an execution.
+fn observed_as(reply: &ClaimReply) -> Observed {
+    match reply {
+        ClaimReply::Verdict(Verdict::Replay(_)) | ClaimReply::Refused(_) | ClaimReply::Live(_) => {
+            Observed::WouldReplay
+        }
+        ClaimReply::Verdict(_) => Observed::WouldRefuse,
     }
 }
 

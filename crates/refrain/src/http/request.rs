@@ -15,16 +15,17 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, Waker, ready},
+    time::Duration,
 };
 
 use bytes::Bytes;
-use http::{Method, Request, Response, request::Parts};
+use http::{HeaderValue, Method, Request, Response, Uri, request::Parts};
 use pin_project_lite::pin_project;
 use tokio::time::Instant;
 use tower_service::Service;
 
 use super::{
-    Decision, Observer, REFRAIN_OUTCOME,
+    DecidedRequest, Decision, Observer, REFRAIN_OUTCOME,
     body::{Body, Carried, Guarded, OverBudget, Share, add_record, marked},
     capture::{BodyReader, ReadBody, ReadResult},
     extract::{self, HeadKey},
@@ -39,7 +40,7 @@ use super::{
 };
 use crate::{
     Error, ErrorKind, Intent, Key, Operation, Outcome, RecordId, Verdict,
-    engine::{ClaimReply, Count, Guard},
+    engine::{ClaimReply, ClaimResult, Count, Guard},
     policy::{Match, Mode, OnStoreFailure},
     receipts::{Standing, Witness},
     record::Doubt,
@@ -78,7 +79,7 @@ pin_project! {
         Observing { next: NextState<F, R, E> },
         /// Known: the request is unguarded, has no key, or passes without the store. The inner service was called.
         /// Durable: nothing. A disconnect cancels the call.
-        Passing { #[pin] future: F, decision: Option<Decision> },
+        Passing { #[pin] future: F, called: Instant, decision: Decision },
         /// Known: the grant with its fence. The inner service was called; its response settles the record.
         /// Durable: the claim, at the end the outcome. A disconnect cancels nothing.
         Running { execution: DetachedExecution<R, E> },
@@ -91,6 +92,17 @@ impl<F, R: Send + 'static, E: Send + 'static> RequestState<F, R, E> {
     pub(super) fn replied(response: Response<Body<R>>) -> Self {
         let reply = Some(Ok(Box::new(response)));
         Self::Replied { reply }
+    }
+
+    /// The same state; a reply notes whether the request waited for another one.
+    fn with_waited(mut self, has_waited: bool) -> Self {
+        if let Self::Replied {
+            reply: Some(Ok(response)),
+        } = &mut self
+        {
+            response.body_mut().waited = has_waited;
+        }
+        self
     }
 }
 
@@ -132,9 +144,13 @@ where
                 | StateProjection::Claiming { next }
                 | StateProjection::Unclaimed { next }
                 | StateProjection::Observing { next } => ready!(next.as_mut().poll(context)),
-                StateProjection::Passing { future, decision } => {
+                StateProjection::Passing {
+                    future,
+                    called,
+                    decision,
+                } => {
                     let polled = ready!(future.poll(context));
-                    break polled.map(|response| passed(response, *decision));
+                    break polled.map(|response| passed(response, called.elapsed(), *decision));
                 }
                 StateProjection::Running { execution } => {
                     break ready!(Pin::new(execution).poll(context)).map(|response| *response);
@@ -147,21 +163,18 @@ where
             this.state.set(next);
         };
         if let Some(report) = this.report.take() {
-            report.send(match &reply {
-                Ok(response) => response.body().decision,
-                Err(_) => Some(Decision::Failed),
-            });
+            report.send(reply.as_ref().ok());
         }
         Poll::Ready(reply)
     }
 }
 
 /// An unguarded response, without the `Refrain-Outcome` header.
-fn passed<R>(mut response: Response<R>, decision: Option<Decision>) -> Response<Body<R>> {
+fn passed<R>(mut response: Response<R>, served: Duration, decision: Decision) -> Response<Body<R>> {
     response.headers_mut().remove(REFRAIN_OUTCOME);
     let mut response = response.map(Body::through);
-    response.body_mut().decision = decision;
-    response
+    response.body_mut().served = Some(served);
+    marked(decision, response)
 }
 
 impl<F, R: Send, E: Send> fmt::Debug for ResponseFuture<F, R, E> {
@@ -170,40 +183,77 @@ impl<F, R: Send, E: Send> fmt::Debug for ResponseFuture<F, R, E> {
     }
 }
 
-/// Reports the decision about a request to the observer when it is dropped, so also if the client disconnects.
-pub(super) struct DecisionReport {
+/// Reports a request to the observer: when its response is ready, or when this is dropped because the client disconnected.
+pub(super) struct DecisionReport(Option<Box<ReportedRequest>>);
+
+struct ReportedRequest {
     observer: Arc<dyn Observer>,
-    operation: Arc<Operation>,
+    operation: Option<Arc<Operation>>,
     since: Instant,
-    /// `None` if the response carries no decision: nothing is reported then.
-    decision: Option<Decision>,
+    method: Method,
+    target: Uri,
+    traceparent: Option<HeaderValue>,
 }
 
 impl DecisionReport {
+    /// The report of a request with this head, if there is an observer.
     pub(super) fn new(
-        observer: &Arc<dyn Observer>,
-        operation: &Arc<Operation>,
+        shared: &LayerState,
+        operation: Option<&Arc<Operation>>,
+        head: &Parts,
         since: Instant,
-    ) -> Self {
-        Self {
-            observer: observer.clone(),
-            operation: operation.clone(),
+    ) -> Option<Self> {
+        let observer = shared.observer.as_ref()?.clone();
+        Some(Self(Some(Box::new(ReportedRequest {
+            observer,
+            operation: operation.cloned(),
             since,
-            decision: Some(Decision::HungUp),
-        }
+            method: head.method.clone(),
+            target: shared.uri(head).into_owned(),
+            traceparent: extract::traceparent(&head.headers).cloned(),
+        }))))
     }
 
-    /// Reports the decision that the response carries, if it carries one.
-    pub(super) fn send(mut self, decision: Option<Decision>) {
-        self.decision = decision;
+    /// Reports the response; `None` if the service failed.
+    pub(super) fn send<R>(mut self, response: Option<&Response<Body<R>>>) {
+        let Some(request) = self.0.take() else {
+            return;
+        };
+        let Some(response) = response else {
+            request.observer.decided(&request.decided(Decision::Failed));
+            return;
+        };
+        let body = response.body();
+        let reported = DecidedRequest {
+            response: Some((response.status(), response.headers())),
+            served: body.served,
+            waited: body.waited,
+            ..request.decided(body.decision.unwrap_or(Decision::Passed))
+        };
+        request.observer.decided(&reported);
+    }
+}
+
+impl ReportedRequest {
+    fn decided(&self, decision: Decision) -> DecidedRequest<'_> {
+        DecidedRequest {
+            operation: self.operation.as_deref(),
+            decision,
+            method: &self.method,
+            target: &self.target,
+            response: None,
+            traceparent: self.traceparent.as_ref(),
+            took: self.since.elapsed(),
+            served: None,
+            waited: false,
+        }
     }
 }
 
 impl Drop for DecisionReport {
     fn drop(&mut self) {
-        if let Some(decision) = self.decision {
-            let took = self.since.elapsed();
-            self.observer.decided(&self.operation, decision, took);
+        if let Some(request) = self.0.take() {
+            request.observer.decided(&request.decided(Decision::HungUp));
         }
     }
 }
@@ -280,13 +330,15 @@ impl<S> MatchedRequest<S> {
         let engine = &self.shared.engine;
         let record = engine.record_id(&intent);
         let mut claim = engine.send_claim(intent, record, self.since);
-        if let Poll::Ready((reply, intent)) = poll_once(&mut claim) {
-            return self.claimed::<B, R>(intent, record, body, reply);
+        if let Poll::Ready(claimed) = poll_once(&mut claim) {
+            return self.claimed::<B, R>(claimed, record, body);
         }
         let claim = Box::new(claim);
         let next = Box::pin(async move {
-            let (reply, intent) = claim.await;
-            self.claimed::<B, R>(intent, record, body, reply)
+            let claimed = claim.await;
+            let has_waited = claimed.has_waited;
+            let state = self.claimed::<B, R>(claimed, record, body);
+            state.with_waited(has_waited)
         });
         RequestState::Claiming { next }
     }
@@ -294,15 +346,15 @@ impl<S> MatchedRequest<S> {
     /// Executes the operation if the claim was granted, and otherwise replies.
     fn claimed<B: Carried, R: Carried>(
         self,
-        intent: Box<Intent>,
+        claimed: ClaimResult,
         record: RecordId,
         body: ReadBody,
-        reply: Result<ClaimReply, Error>,
     ) -> StateOf<S, B, R>
     where
         S: Guarded<B, R>,
     {
-        let verdict = match reply {
+        let intent = claimed.intent;
+        let verdict = match claimed.reply {
             Ok(ClaimReply::Verdict(verdict)) => verdict,
             Ok(ClaimReply::Refused(outcome)) => {
                 let mut response = reply::answer(&outcome, self.is_to_head());
@@ -381,7 +433,8 @@ impl<S> MatchedRequest<S> {
         let request = Request::from_parts(self.head, body);
         RequestState::Passing {
             future: self.inner.call(request),
-            decision: Some(decision),
+            called: Instant::now(),
+            decision,
         }
     }
 
@@ -394,8 +447,13 @@ impl<S> MatchedRequest<S> {
             let Some(observation) = observation else {
                 return self.pass::<B, R>(body, Decision::Observed);
             };
+            let called = Instant::now();
             let calling = self.inner.call(Request::from_parts(self.head, body));
-            let reply = calling.await.map(|it| Box::new(observation.end(it)));
+            let reply = calling.await.map(|response| {
+                let mut response = Box::new(observation.end(response));
+                response.body_mut().served = Some(called.elapsed());
+                response
+            });
             RequestState::Replied { reply: Some(reply) }
         });
         RequestState::Observing { next }

@@ -11,12 +11,16 @@ use std::{
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header, response};
 use serde::Deserialize;
-use tokio::{runtime::Handle, time::timeout_at};
+use tokio::{
+    runtime::Handle,
+    time::{Instant, timeout_at},
+};
 
 use super::{
     Failure, REFRAIN_ATTEMPT, REFRAIN_OUTCOME,
@@ -156,6 +160,7 @@ impl Execution {
         E: Send + 'static,
     {
         async move {
+            let since = Instant::now();
             // An operation that is ready at the first poll needs no timer.
             let polled = poll_fn(|context| Poll::Ready(poll_caught(&mut work, context))).await;
             let called = match polled {
@@ -165,10 +170,14 @@ impl Execution {
                     let patience = running.deadline().min(timeout);
                     match timeout_at(patience, caught(&mut work)).await {
                         Ok(called) => called,
-                        Err(_) => return Box::pin(self.time_out(work, running)).await,
+                        Err(_) => {
+                            let reply = Box::pin(self.time_out(work, running)).await;
+                            return served(reply, since.elapsed());
+                        }
                     }
                 }
             };
+            let took = since.elapsed();
             drop(work);
             let called = match called {
                 // Such an operation has no receipts: the policy rejects streamed responses under exactly-once.
@@ -176,13 +185,14 @@ impl Execution {
                     response,
                     unread: Some(body),
                     ..
-                }) => return Ok(self.stream(running, *response, *body)),
+                }) => return served(Ok(self.stream(running, *response, *body)), took),
                 called => called,
             };
-            match self.intent.receipts.clone() {
+            let reply = match self.intent.receipts.clone() {
                 None => self.settle_by_status(running, called).await,
                 Some(witness) => Box::pin(self.settle_by_receipt(witness, running, called)).await,
-            }
+            };
+            served(reply, took)
         }
     }
 
@@ -243,6 +253,14 @@ impl Execution {
             }
         }
     }
+}
+
+/// The reply, which notes for the observer how long the service took.
+fn served<R, E>(mut reply: ReplyResult<R, E>, took: Duration) -> ReplyResult<R, E> {
+    if let Ok(response) = &mut reply {
+        response.body_mut().served = Some(took);
+    }
+    reply
 }
 
 /// Awaits a late response for as long as it counts.

@@ -16,7 +16,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{
-    Code, RefrainLayer,
+    Code, Decision, RefrainLayer,
     body::{Body, Carried, Guarded, marked},
     extract,
     layer::{LayerState, Prefix, Reported},
@@ -69,15 +69,19 @@ where
         if let Some(page) = self.shared.page(&head) {
             return ResponseFuture::new(None, RequestState::replied(page));
         }
-        let Some(found) = self.shared.find(&head) else {
-            let request = Request::from_parts(head, Body::through(body));
-            let future = self.inner.call(request);
-            let decision = None;
-            return ResponseFuture::new(None, RequestState::Passing { future, decision });
-        };
+        let found = self.shared.find(&head);
         let since = Instant::now();
-        let observer = self.shared.observer.as_ref();
-        let report = observer.map(|it| DecisionReport::new(it, &found.operation, since));
+        let operation = found.as_ref().map(|found| &found.operation);
+        let report = DecisionReport::new(&self.shared, operation, &head, since);
+        let Some(found) = found else {
+            let request = Request::from_parts(head, Body::through(body));
+            let passing = RequestState::Passing {
+                future: self.inner.call(request),
+                called: since,
+                decision: Decision::Passed,
+            };
+            return ResponseFuture::new(report, passing);
+        };
         let request = MatchedRequest {
             shared: self.shared.clone(),
             inner: self.take_ready(),

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use axum::{Router, body::Body, http::Request, routing::post};
 use refrain::{
     Engine, Policy, RecordId, Result, consume,
-    http::{Decision, RefrainLayer},
+    http::{Decision, Observed, RefrainLayer},
     policy::File,
     receipts::{Receipt, Receipts},
     store::{AnyStore, Memory, Op},
@@ -52,6 +52,10 @@ async fn metrics() {
     page += &list(
         "`outcome` of requests",
         Decision::ALL.iter().map(|it| it.label()),
+    );
+    page += &list(
+        "`result` of observed requests",
+        Observed::ALL.iter().map(|it| it.label()),
     );
     page += &list("`op` of stores", Op::ALL.iter().map(|it| it.label()));
     page += &list(
@@ -109,7 +113,8 @@ fn families(text: &str) -> BTreeMap<&str, Family<'_>> {
 /// The metrics of a proxy with an exactly-once operation after one request.
 async fn served() -> String {
     let file = format!(
-        "[[operation]]\nmatch = \"POST /pay\"\nguarantee = \"exactly-once\"\nreceipts = \"{RECEIPTS}\"\n"
+        "[[operation]]\nmatch = \"POST /pay\"\nguarantee = \"exactly-once\"\nreceipts = \"{RECEIPTS}\"\n\
+         [[operation]]\nmatch = \"POST /refund\"\nmode = \"observe\"\n"
     );
     let policy: Policy = File::parse(&file, "refrain.toml").unwrap().policy;
     let metrics = Metrics::new(&policy, "memory:");
