@@ -19,6 +19,7 @@ use refrain::{
 use refrain_proxy::{
     Proxy, StartError,
     admin::{self, Admin, Metrics},
+    telemetry::Telemetry,
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::{
@@ -202,6 +203,7 @@ async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
     // Claims are kept in the last store named.
     let truth = settings.store.last().map_or("", Address::as_str);
     let metrics = Metrics::new(&settings.policy, truth);
+    let telemetry = Telemetry::new(metrics.clone());
     let receipts = receipts::open(settings).await?;
     let engine = Engine::new(open_store(settings).await?.with_meter(metrics.clone()));
     let is_audited = settings.audited().next().is_some();
@@ -209,7 +211,7 @@ async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
     let upstream = settings.upstream.as_deref().map(redacted);
     let engine = engine.with_upstream(&upstream.unwrap_or_default());
     let proxy = Proxy::bind(settings, engine.clone())?
-        .with_layer(|layer| receipts::read(layer, receipts).with_observer(metrics.clone()))
+        .with_layer(|layer| receipts::read(layer, receipts).with_observer(telemetry.clone()))
         .with_metrics(&metrics);
     for witness in proxy.layer().witnesses() {
         engine.learn_standing(witness).await?;
@@ -219,9 +221,11 @@ async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
     let is_draining = Arc::new(AtomicBool::new(false));
     let admin = Admin {
         layer: proxy.layer().clone(),
-        metrics,
+        telemetry,
         is_draining: is_draining.clone(),
         token,
+        configuration: serde_json::to_value(settings).unwrap_or_default(),
+        workers: None,
     };
     // The admin address serves until the very end, so that draining can be watched.
     let admin = tokio::spawn(admin::serve(door, admin, std::future::pending()));

@@ -18,7 +18,10 @@ use refrain::{
     record::{OriginFields, Reason},
     store::{AnyStore, Memory},
 };
-use refrain_proxy::admin::{self, Admin, Metrics};
+use refrain_proxy::{
+    admin::{self, Admin, Metrics},
+    telemetry::Telemetry,
+};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tower_service::Service as _;
@@ -42,9 +45,11 @@ async fn open_with(operation: Operation, token: Option<&str>) -> Stage {
     let url = format!("http://{}", listener.local_addr().unwrap());
     let admin = Admin {
         layer: layer.clone(),
-        metrics: Metrics::new(&policy, "memory:"),
+        telemetry: Telemetry::new(Metrics::new(&policy, "memory:")),
         is_draining: Arc::new(AtomicBool::new(false)),
         token: token.map(Into::into),
+        configuration: Value::Null,
+        workers: None,
     };
     tokio::spawn(admin::serve(listener, admin, pending()));
     Stage { engine, layer, url }

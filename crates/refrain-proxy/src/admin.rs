@@ -11,6 +11,11 @@
 //! | `DELETE /api/records/{id}` | deletes a finished record |
 //! | `POST /api/find` | the record of a request |
 //! | `GET /api/operations` | the guarantee promised for each operation, and the one in force |
+//! | `GET /api/overview` | readiness, unknown outcomes, rates and latencies of the last hour |
+//! | `GET /api/requests` | recent requests after `?after=`, at most `?limit=` |
+//! | `GET /api/workers` | the message consumers of this process |
+//! | `GET /api/workers/{name}/dead-letters` | dead letters of a worker, without consuming them |
+//! | `POST /api/workers/{name}/redrive` | publishes dead letters again |
 //!
 //! All routes but the first two require the token, if one is set. It is optional only on a loopback address.
 //! Errors are JSON: `error` says what is wrong, `fix` what to do.
@@ -37,15 +42,21 @@ pub use listen::serve as serve_routes;
 
 mod metrics;
 pub use metrics::Metrics;
-pub(crate) use metrics::{RefusedHeads, UpstreamErrors};
+pub(crate) use metrics::{BucketCounts, RefusedHeads, UpstreamErrors, quantile};
 
 mod operations;
+mod overview;
 mod records;
 mod refusal;
 mod scrape;
 mod view;
 
+mod workers;
+pub use workers::{WorkerStatus, Workers, WorkersFuture};
+
 use access::Access;
+
+use crate::telemetry::Telemetry;
 
 /// Largest request body: an outcome as JSON, with room for its encoding.
 const REQUEST_BYTES_MAX: usize = 16 << 20;
@@ -55,12 +66,16 @@ const REQUEST_BYTES_MAX: usize = 16 << 20;
 pub struct Admin {
     /// The layer that guards requests: its engine has the records, and it locates the record of a request.
     pub layer: RefrainLayer,
-    /// Metrics of requests and store operations.
-    pub metrics: Arc<Metrics>,
+    /// Metrics and recent requests, from the observer of the layer.
+    pub telemetry: Arc<Telemetry>,
     /// Set while the proxy accepts no new work: not ready.
     pub is_draining: Arc<AtomicBool>,
     /// Token that operators send as `Authorization: Bearer`; required if the address is not loopback.
     pub token: Option<String>,
+    /// The settings in force, without secrets.
+    pub configuration: serde_json::Value,
+    /// The message consumers of this process, if it has any.
+    pub workers: Option<Arc<dyn Workers>>,
 }
 
 /// Serves until `shutdown` completes, then waits a few seconds for responses in progress.
@@ -75,9 +90,12 @@ pub async fn serve(
     admin: Admin,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
+    let telemetry = admin.telemetry.clone();
     let router = router(admin, listener.local_addr()?)?;
-    listen::serve(listener, router, shutdown).await;
-    Ok(())
+    tokio::select! {
+        () = listen::serve(listener, router, shutdown) => Ok(()),
+        never = telemetry.sample() => match never {},
+    }
 }
 
 /// All routes, for a listener on this address.
@@ -93,6 +111,14 @@ fn router(admin: Admin, address: SocketAddr) -> io::Result<Router> {
         .route("/api/records/{id}/resolve", post(records::resolve))
         .route("/api/find", post(records::find))
         .route("/api/operations", get(operations::list))
+        .route("/api/overview", get(overview::show))
+        .route("/api/requests", get(overview::requests))
+        .route("/api/workers", get(workers::list))
+        .route(
+            "/api/workers/{name}/dead-letters",
+            get(workers::dead_letters),
+        )
+        .route("/api/workers/{name}/redrive", post(workers::redrive))
         .layer(middleware::from_fn_with_state(
             access.clone(),
             access::require_token,

@@ -7,6 +7,7 @@
 //! Unguarded requests and their responses of any size stream through. Nothing below the layer ever sends a request twice.
 
 pub mod admin;
+pub mod telemetry;
 
 mod clients;
 mod connect;

@@ -28,29 +28,32 @@ pub(super) async fn livez() -> Response {
 /// Responds 200 if the store responds and accepts new claims, a required audit log can be written, and new work is accepted.
 /// While it does not, replays continue.
 pub(super) async fn readyz(State(admin): State<Arc<Admin>>) -> Response {
+    match why_not_ready(&admin).await {
+        None => Json(json!({ "ready": true })).into_response(),
+        Some((reason, detail)) => {
+            let body = json!({ "ready": false, "reason": reason, "detail": detail });
+            (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response()
+        }
+    }
+}
+
+/// The reason and its details, if new requests cannot be guarded now.
+pub(super) async fn why_not_ready(admin: &Admin) -> Option<(&'static str, String)> {
     if admin.is_draining.load(Ordering::Acquire) {
-        return not_ready("draining", "the proxy is shutting down");
+        return Some(("draining", "the proxy is shutting down".into()));
     }
     let engine = admin.layer.engine();
     let is_audited = |it: &Operation| it.audit && it.guarded;
     if let Some(why) = engine.audit().and_then(AuditLog::trouble)
         && admin.layer.policy().operations().any(is_audited)
     {
-        return not_ready("audit", &why);
+        return Some(("audit", why));
     }
     // No record has this identity: the read takes the full path, returns nothing, and fails if the store lost its records.
     let store = engine.store();
     match timeout(STORE_MAX, store.read(RecordId::default())).await {
-        Ok(Ok(_)) => match engine.claims_refused() {
-            Some(why) => not_ready("claims", &why),
-            None => Json(json!({ "ready": true })).into_response(),
-        },
-        Ok(Err(error)) => not_ready("store", &error.to_string()),
-        Err(_) => not_ready("store", "the store did not respond within 2 s"),
+        Ok(Ok(_)) => engine.claims_refused().map(|why| ("claims", why)),
+        Ok(Err(error)) => Some(("store", error.to_string())),
+        Err(_) => Some(("store", "the store did not respond within 2 s".into())),
     }
-}
-
-fn not_ready(reason: &str, detail: &str) -> Response {
-    let body = json!({ "ready": false, "reason": reason, "detail": detail });
-    (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response()
 }

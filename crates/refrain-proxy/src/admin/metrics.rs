@@ -24,7 +24,10 @@ use refrain::{
     store::{Meter, Op},
 };
 
-use crate::descriptors::Connections;
+use crate::{
+    descriptors::Connections,
+    telemetry::{RequestOutcome, Totals},
+};
 
 /// Problem codes of refused heads.
 const REFUSALS: [Code; 5] = [
@@ -207,6 +210,28 @@ impl Metrics {
         &self.upstream_errors
     }
 
+    /// Counts since the start, by result.
+    pub(crate) fn totals(&self) -> Totals {
+        let mut totals = Totals::default();
+        for (name, decisions) in &self.operations {
+            for (series, decision) in decisions.iter().zip(Decision::ALL) {
+                let Some(series) = series.get() else { continue };
+                let outcome = RequestOutcome::of_decision(*decision);
+                totals.outcomes[outcome as usize] += series.count.get();
+                match outcome {
+                    RequestOutcome::Executed => series.durations.add_to(&mut totals.executed),
+                    RequestOutcome::Replayed => series.durations.add_to(&mut totals.replayed),
+                    _ => {}
+                }
+            }
+            let waited = self.waited.get(&vec![("operation", name.clone())]);
+            totals.waited += waited.map_or(0, |count| count.get());
+        }
+        let passed = self.unmatched.iter().map(|series| series.count.get());
+        totals.outcomes[RequestOutcome::Passed as usize] += passed.sum::<u64>();
+        totals
+    }
+
     /// Appends the metrics as text, without an end marker.
     pub(super) fn encode(&self, out: &mut String) -> fmt::Result {
         text::encode_registry(out, &self.registry)
@@ -335,10 +360,10 @@ impl fmt::Debug for Metrics {
 /// Histogram of durations for the path of every request: without a lock, and without a search for the bucket.
 /// Clones share their counts.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Durations(Arc<BucketCounts>);
+pub(super) struct Durations(Arc<AtomicBuckets>);
 
 #[derive(Debug, Default)]
-struct BucketCounts {
+struct AtomicBuckets {
     /// Count of each bucket; the last one is for durations over every bound.
     buckets: [AtomicU64; BOUNDS + 1],
     /// Sum of all durations. It wraps around after 584 years, as a counter may.
@@ -351,6 +376,34 @@ impl Durations {
         self.0.buckets[bucket(nanos)].fetch_add(1, Relaxed);
         self.0.nanos.fetch_add(nanos, Relaxed);
     }
+
+    fn add_to(&self, counts: &mut BucketCounts) {
+        let buckets = self.0.buckets.iter().zip(counts);
+        buckets.for_each(|(count, sum)| *sum += count.load(Relaxed));
+    }
+}
+
+/// Counts of durations by bucket.
+pub(crate) type BucketCounts = [u64; BOUNDS + 1];
+
+/// The duration in microseconds below which this part of the durations between two counts lies, interpolated within its
+/// bucket; `None` if there are no durations.
+pub(crate) fn quantile(before: &BucketCounts, after: &BucketCounts, part: f64) -> Option<u64> {
+    let counts = after.iter().zip(before);
+    let counts: Vec<_> = counts.map(|(it, was)| it.saturating_sub(*was)).collect();
+    let wanted = counts.iter().sum::<u64>() as f64 * part;
+    let mut below = 0;
+    for (at, count) in counts.into_iter().enumerate() {
+        let reached = below + count;
+        if count > 0 && reached as f64 >= wanted {
+            let high = (FIRST_NANOS << at.min(BOUNDS - 1)) as f64;
+            let low = if at == 0 { 0.0 } else { high / 2.0 };
+            let inside = (wanted - below as f64) / count as f64;
+            return Some(((low + (high - low) * inside) / 1e3) as u64);
+        }
+        below = reached;
+    }
+    None
 }
 
 /// Index of the first bucket whose bound is not below `nanos`.
@@ -440,6 +493,22 @@ mod tests {
         ] {
             assert!(text.lines().any(|it| it == line), "{line} in {text}");
         }
+    }
+
+    #[test]
+    fn quantiles_lie_within_the_bucket_of_new_durations() {
+        let (old, durations) = (BucketCounts::default(), Durations::default());
+        assert_eq!(quantile(&old, &old, 0.5), None);
+        for micros in [150, 150, 150, 5_000] {
+            durations.observe(Duration::from_micros(micros));
+        }
+        let mut new = old;
+        durations.add_to(&mut new);
+        let median = quantile(&old, &new, 0.5).unwrap();
+        assert!((100..=200).contains(&median), "{median}");
+        let highest = quantile(&old, &new, 0.99).unwrap();
+        assert!((3_200..=6_400).contains(&highest), "{highest}");
+        assert_eq!(quantile(&new, &new, 0.5), None);
     }
 
     /// Series are indexed by these numbers.

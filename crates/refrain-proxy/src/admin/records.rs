@@ -273,7 +273,11 @@ struct Erasing {
 }
 
 /// The audit entry of an operator action: `actor` is how the caller got access, `by` is only the caller's claim.
-fn action<'a>(admin: &Admin, reason: &'a str, by: Option<&'a str>) -> OperatorAction<'a> {
+pub(super) fn action<'a>(
+    admin: &Admin,
+    reason: &'a str,
+    by: Option<&'a str>,
+) -> OperatorAction<'a> {
     let actor = match admin.token {
         Some(_) => "token",
         None => "loopback",
@@ -392,7 +396,7 @@ fn head(method: &str, path: &str, sought: &FindRequest) -> Result<Parts, Refusal
     Ok(head)
 }
 
-fn parse<T: DeserializeOwned>(body: &[u8], fix: &str) -> Result<T, Refusal> {
+pub(super) fn parse<T: DeserializeOwned>(body: &[u8], fix: &str) -> Result<T, Refusal> {
     serde_json::from_slice(body).map_err(|error| Refusal::bad(format!("body: {error}"), fix))
 }
 

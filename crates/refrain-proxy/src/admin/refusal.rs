@@ -94,7 +94,7 @@ impl From<BytesRejection> for Refusal {
 }
 
 pub(super) async fn no_route(uri: Uri) -> Refusal {
-    let fix = "use /livez, /readyz, /metrics, /api/records, /api/find or /api/operations";
+    let fix = "use /livez, /readyz, /metrics, /api/overview, /api/requests, /api/records, /api/find, /api/operations or /api/workers";
     let error = format!("no such route: {}", uri.path());
     Refusal::new(StatusCode::NOT_FOUND, error, fix)
 }

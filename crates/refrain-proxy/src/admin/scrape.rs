@@ -36,7 +36,8 @@ pub(super) async fn metrics(State(admin): State<Arc<Admin>>) -> Response {
     };
     let mut out = String::new();
     let written = admin
-        .metrics
+        .telemetry
+        .metrics()
         .encode(&mut out)
         .and_then(|()| text::encode_registry(&mut out, &current_metrics(&admin.layer, census)))
         .and_then(|()| text::encode_eof(&mut out));

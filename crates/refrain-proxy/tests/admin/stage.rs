@@ -23,7 +23,10 @@ use refrain::{
     record::Reason,
     store::{AnyStore, Memory},
 };
-use refrain_proxy::admin::{self, Admin, Metrics};
+use refrain_proxy::{
+    admin::{self, Admin, Metrics},
+    telemetry::Telemetry,
+};
 use refrain_testkit::ManualClock;
 use serde_json::Value;
 use tokio::{net::TcpListener, net::TcpStream, sync::oneshot, task::JoinHandle};
@@ -65,8 +68,9 @@ pub(crate) async fn open_on(
 ) -> Stage {
     let policy = Policy::new(vec![Operation::new("POST /v1/payments").unwrap()]).unwrap();
     let metrics = Metrics::new(&policy, "memory:");
-    let engine = Engine::new(store.with_meter(metrics.clone()));
-    let layer = RefrainLayer::new(engine.clone(), policy).with_observer(metrics.clone());
+    let telemetry = Telemetry::new(metrics.clone());
+    let engine = Engine::new(store.with_meter(metrics));
+    let layer = RefrainLayer::new(engine.clone(), policy).with_observer(telemetry.clone());
     let shop = Router::new()
         .route(
             "/v1/payments",
@@ -78,9 +82,11 @@ pub(crate) async fn open_on(
     let is_draining = Arc::new(AtomicBool::new(false));
     let admin = Admin {
         layer,
-        metrics,
+        telemetry,
         is_draining: is_draining.clone(),
         token: token.map(Into::into),
+        configuration: serde_json::json!({ "upstream": "http://127.0.0.1:3000" }),
+        workers: None,
     };
     let (stop, stopped) = oneshot::channel();
     let shutdown = async {

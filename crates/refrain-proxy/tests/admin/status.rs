@@ -251,3 +251,49 @@ async fn it_ends_with_its_idle_connections() {
     assert_eq!(stage.get("/livez").await.status, 200);
     stage.close().await.unwrap();
 }
+
+#[tokio::test]
+async fn overview_and_recent_requests_show_what_happened() {
+    let stage = stage::open().await;
+    for (key, amount) in [("order-7", "10"), ("order-7", "10"), ("order-7", "20")] {
+        drop(stage.pay(Some(key), "Bearer anna", amount).await);
+    }
+    let overview = stage.get("/api/overview").await.json;
+    assert_eq!(overview["ready"], true);
+    let requests = &overview["requests"];
+    let counted = ["executed", "replayed", "refused", "unknown"].map(|it| requests[it].as_u64());
+    assert_eq!(counted, [Some(1), Some(1), Some(1), Some(0)]);
+    assert_eq!(overview["records"]["completed"], 1);
+
+    let shown = stage.get("/api/requests").await.json;
+    let requests = shown["requests"].as_array().unwrap();
+    let outcomes: Vec<_> = requests.iter().map(|it| it["outcome"].clone()).collect();
+    assert_eq!(outcomes, ["executed", "replayed", "refused"]);
+    assert_eq!(requests[2]["code"], "key-reused");
+    assert_eq!(requests[2]["status"], 422);
+    assert_eq!(requests[0]["operation"], "POST /v1/payments");
+    assert_eq!(requests[0]["record"], requests[1]["record"]);
+    assert!(!shown.to_string().contains("order-7"), "{shown}");
+
+    let path = format!("/api/requests?after={}", shown["next"]);
+    let later = stage.get(&path).await.json;
+    assert_eq!(later["requests"], serde_json::json!([]));
+    let wrong = stage.get("/api/requests?after=last").await;
+    assert_eq!(wrong.status, 400);
+}
+
+/// A busy proxy must not pay for a list that nobody reads.
+#[tokio::test]
+async fn few_ordinary_requests_are_kept_until_somebody_reads_more() {
+    let stage = stage::open().await;
+    for _ in 0..200 {
+        drop(stage.pay(Some("order-7"), "Bearer anna", "10").await);
+    }
+    let kept = |shown: &serde_json::Value| shown["requests"].as_array().unwrap().len();
+    let first = stage.get("/api/requests?limit=500").await.json;
+    assert!((1..200).contains(&kept(&first)), "{}", kept(&first));
+    assert!(stage.get("/api/overview").await.json["left_out"].as_u64() > Some(0));
+    drop(stage.pay(Some("order-7"), "Bearer anna", "10").await);
+    let path = format!("/api/requests?after={}", first["next"]);
+    assert_eq!(kept(&stage.get(&path).await.json), 1);
+}

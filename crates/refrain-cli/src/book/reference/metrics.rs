@@ -10,7 +10,10 @@ use refrain::{
     receipts::{Receipt, Receipts},
     store::{AnyStore, Memory, Op},
 };
-use refrain_proxy::admin::{self, Admin, Metrics};
+use refrain_proxy::{
+    admin::{self, Admin, Metrics},
+    telemetry::Telemetry,
+};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
@@ -118,9 +121,10 @@ async fn served() -> String {
     );
     let policy: Policy = File::parse(&file, "refrain.toml").unwrap().policy;
     let metrics = Metrics::new(&policy, "memory:");
-    let engine = Engine::new(AnyStore::new(Memory::new()).with_meter(metrics.clone()));
+    let telemetry = Telemetry::new(metrics.clone());
+    let engine = Engine::new(AnyStore::new(Memory::new()).with_meter(metrics));
     let layer = RefrainLayer::new(engine, policy)
-        .with_observer(metrics.clone())
+        .with_observer(telemetry.clone())
         .with_receipts(RECEIPTS, NoReceipts);
     let mut shop = Router::new()
         .route("/pay", post(async || "paid"))
@@ -132,9 +136,11 @@ async fn served() -> String {
     assert_eq!(answer.status(), 200);
     let admin = Admin {
         layer,
-        metrics,
+        telemetry,
         is_draining: Arc::default(),
         token: None,
+        configuration: serde_json::Value::Null,
+        workers: None,
     };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

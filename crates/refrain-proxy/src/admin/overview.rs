@@ -1,0 +1,79 @@
+//! `/api/overview` and `/api/requests`: what the proxy does now, and how it did in the last hour.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    Json,
+    extract::{Query, State, rejection::QueryRejection},
+};
+use refrain::{Store as _, store::Census};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use super::{Admin, health, refusal::Refusal};
+use crate::telemetry::RequestOutcome;
+
+/// Longest wait for the store's record counts.
+const CENSUS_MAX: Duration = Duration::from_secs(5);
+const LIMIT_DEFAULT: usize = 100;
+
+pub(super) async fn show(State(admin): State<Arc<Admin>>) -> Json<Value> {
+    let trouble = health::why_not_ready(&admin).await;
+    let (reason, detail) = trouble.unzip();
+    let totals = admin.telemetry.metrics().totals();
+    let outcomes = RequestOutcome::ALL.map(|it| (it.label(), totals.outcomes[it as usize]));
+    let mut shown = json!({
+        "ready": reason.is_none(),
+        "reason": reason,
+        "detail": detail,
+        "uptime_seconds": admin.telemetry.started().elapsed().as_secs(),
+        "requests": outcomes.into_iter().collect::<std::collections::BTreeMap<_, _>>(),
+        "waited": totals.waited,
+        "waiting_now": admin.layer.engine().tally().waiting_now(),
+        "left_out": admin.telemetry.recent().left_out(),
+        "records": census(&admin).await.map(counts),
+        "samples": admin.telemetry.rates().samples(),
+    });
+    let warnings = admin.layer.policy().warnings();
+    shown["warnings"] = json!(warnings.collect::<Vec<_>>());
+    Json(shown)
+}
+
+/// The number of records in each state; `None` if the store does not tell in time.
+pub(super) async fn census(admin: &Admin) -> Option<Census> {
+    let counted = timeout(CENSUS_MAX, admin.layer.engine().store().census()).await;
+    counted.ok()?.ok()
+}
+
+fn counts(census: Census) -> Value {
+    json!({
+        "in-flight": census.in_flight,
+        "completed": census.completed,
+        "indeterminate": census.indeterminate,
+        "tombstone": census.tombstones,
+        "unreadable": census.unreadable,
+    })
+}
+
+/// Query parameters of the recent requests.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RequestsQuery {
+    #[serde(default)]
+    after: u64,
+    limit: Option<usize>,
+}
+
+pub(super) async fn requests(
+    State(admin): State<Arc<Admin>>,
+    wanted: Result<Query<RequestsQuery>, QueryRejection>,
+) -> Result<Json<Value>, Refusal> {
+    let Query(wanted) = wanted.map_err(|rejection| {
+        Refusal::bad(rejection.body_text(), "?after=NUMBER and ?limit=NUMBER")
+    })?;
+    let limit = wanted.limit.unwrap_or(LIMIT_DEFAULT);
+    let requests = admin.telemetry.recent().after(wanted.after, limit);
+    let next = requests.last().map_or(wanted.after, |it| it.seq);
+    Ok(Json(json!({ "requests": requests, "next": next })))
+}

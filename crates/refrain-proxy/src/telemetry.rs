@@ -1,0 +1,160 @@
+//! Observes every request: metrics, the recent requests that operators see, and the rates of the last hour.
+
+use std::{fmt, sync::Arc};
+
+use refrain::{
+    Operation,
+    http::{DecidedRequest, Decision, Observed, Observer},
+};
+use tokio::time::Instant;
+
+mod rates;
+mod recent;
+
+pub(crate) use rates::Totals;
+pub use rates::{RateHistory, RateSample};
+pub use recent::{RecentRequests, RequestSummary};
+
+use crate::admin::Metrics;
+
+/// The observer of the proxy's layer. Pass it to the layer and to the admin listener.
+pub struct Telemetry {
+    metrics: Arc<Metrics>,
+    recent: RecentRequests,
+    rates: RateHistory,
+    started: Instant,
+}
+
+impl Telemetry {
+    /// Creates an observer that counts in these metrics.
+    #[must_use]
+    pub fn new(metrics: Arc<Metrics>) -> Arc<Self> {
+        Arc::new(Self {
+            metrics,
+            recent: RecentRequests::default(),
+            rates: RateHistory::default(),
+            started: Instant::now(),
+        })
+    }
+
+    /// The metrics of requests and store operations.
+    #[must_use]
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// When the process began to observe requests.
+    #[must_use]
+    pub fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// The most recent requests.
+    #[must_use]
+    pub fn recent(&self) -> &RecentRequests {
+        &self.recent
+    }
+
+    /// Rates and latencies of the last hour.
+    #[must_use]
+    pub fn rates(&self) -> &RateHistory {
+        &self.rates
+    }
+
+    /// Takes samples for the rates until it is dropped.
+    pub(crate) async fn sample(&self) -> std::convert::Infallible {
+        let mut ticks = tokio::time::interval(RateHistory::INTERVAL);
+        loop {
+            ticks.tick().await;
+            self.rates.push(self.metrics.totals());
+            self.recent.allow_some();
+        }
+    }
+}
+
+impl Observer for Telemetry {
+    fn decided(&self, request: &DecidedRequest<'_>) {
+        self.metrics.decided(request);
+        self.recent.offer(request);
+    }
+
+    fn observed(&self, operation: &Operation, result: Observed) {
+        self.metrics.observed(operation, result);
+    }
+}
+
+impl fmt::Debug for Telemetry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Telemetry").finish_non_exhaustive()
+    }
+}
+
+/// The result of a request, in the words of the dashboard and the access log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RequestOutcome {
+    /// The operation ran.
+    Executed,
+    /// It got a stored outcome.
+    Replayed,
+    /// It waited for a running request with the same key, and got the response of that one.
+    Waited,
+    /// It got a problem of Refrain, and nothing ran for it.
+    Refused,
+    /// The outcome of the operation is unknown.
+    Unknown,
+    /// It passed unguarded.
+    Passed,
+    /// The client disconnected before the response.
+    Disconnected,
+}
+
+impl RequestOutcome {
+    /// All of them, in the order of declaration.
+    pub const ALL: [Self; 7] = [
+        Self::Executed,
+        Self::Replayed,
+        Self::Waited,
+        Self::Refused,
+        Self::Unknown,
+        Self::Passed,
+        Self::Disconnected,
+    ];
+
+    /// The result of this request.
+    #[must_use]
+    pub fn of(request: &DecidedRequest<'_>) -> Self {
+        match Self::of_decision(request.decision) {
+            Self::Replayed if request.waited => Self::Waited,
+            Self::Unknown if request.operation.is_none() => Self::Passed,
+            outcome => outcome,
+        }
+    }
+
+    /// The result of a request with this decision, which did not wait.
+    pub(crate) fn of_decision(decision: Decision) -> Self {
+        match decision {
+            Decision::FreshKept | Decision::FreshReleased => Self::Executed,
+            Decision::Replayed | Decision::Acknowledged => Self::Replayed,
+            Decision::Refused => Self::Waited,
+            Decision::OutcomeUnknown | Decision::Failed => Self::Unknown,
+            Decision::Passed | Decision::Unguarded | Decision::Observed => Self::Passed,
+            Decision::HungUp => Self::Disconnected,
+            _ => Self::Refused,
+        }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Executed => "executed",
+            Self::Replayed => "replayed",
+            Self::Waited => "waited",
+            Self::Refused => "refused",
+            Self::Unknown => "unknown",
+            Self::Passed => "passed",
+            Self::Disconnected => "disconnected",
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! The most recent requests, for operators who watch.
+//!
+//! Building a summary costs an allocation or two and a lock, so the number of summaries is limited:
+//! readers and a timer allow a few more at a time. While nobody reads, hardly any ordinary request is kept.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use refrain::{
+    clock::{Clock as _, SystemClock, Timestamp},
+    http::DecidedRequest,
+};
+use serde::{Serialize, Serializer};
+
+use super::RequestOutcome;
+
+/// Number of requests kept.
+const KEPT_MAX: usize = 512;
+/// Ordinary requests that may be kept after each look of a reader.
+const PER_READ: u32 = 25;
+/// Ordinary requests that may be kept after each tick, while nobody reads.
+const PER_TICK: u32 = 5;
+/// Refused and unknown requests that may be kept after each tick.
+const UNUSUAL_PER_TICK: u32 = 100;
+/// Longer paths are cut off.
+const PATH_MAX: usize = 500;
+
+/// A request whose response is ready.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct RequestSummary {
+    /// Its place in the order of all that were kept.
+    pub seq: u64,
+    /// When the response was ready.
+    #[serde(serialize_with = "as_rfc3339")]
+    pub time: Timestamp,
+    /// The operation that it matches; `None` if the policy guards no such operation.
+    pub operation: Option<String>,
+    /// The method.
+    pub method: String,
+    /// The path, without the query.
+    pub path: String,
+    /// The result.
+    pub outcome: RequestOutcome,
+    /// The code of the problem, if it was refused.
+    pub code: Option<&'static str>,
+    /// The status of the response, if there was one.
+    pub status: Option<u16>,
+    /// The identity of the record, if there is one.
+    pub record: Option<String>,
+    /// The trace id of the caller, in hexadecimal digits.
+    pub trace_id: Option<String>,
+    /// Microseconds until the response was ready.
+    pub total_us: u64,
+    /// The part of it that the upstream took.
+    pub upstream_us: Option<u64>,
+    /// Whether it waited for another request with the same key.
+    pub waited: bool,
+}
+
+fn as_rfc3339<S: Serializer>(time: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&time.rfc3339())
+}
+
+impl RequestSummary {
+    fn new(request: &DecidedRequest<'_>, outcome: RequestOutcome) -> Self {
+        let path = request.target.path();
+        let trace_id = request.trace_id().map(u128::from_be_bytes);
+        Self {
+            seq: 0,
+            time: SystemClock.wall(),
+            operation: request.operation.map(|it| it.name.clone()),
+            method: request.method.to_string(),
+            path: path[..path.floor_char_boundary(PATH_MAX)].to_owned(),
+            outcome,
+            code: (outcome == RequestOutcome::Refused).then(|| request.decision.label()),
+            status: request.response.map(|(status, _)| status.as_u16()),
+            record: request.record().map(str::to_owned),
+            trace_id: trace_id.map(|id| format!("{id:032x}")),
+            total_us: micros(request.took),
+            upstream_us: request.served.map(micros),
+            waited: request.waited,
+        }
+    }
+}
+
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// The most recent requests: those with a problem, and a sample of the others.
+#[derive(Debug)]
+pub struct RecentRequests {
+    kept: Mutex<Kept>,
+    ordinary_left: AtomicU32,
+    unusual_left: AtomicU32,
+    left_out: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    requests: VecDeque<RequestSummary>,
+    last_seq: u64,
+}
+
+impl Default for RecentRequests {
+    fn default() -> Self {
+        Self {
+            kept: Mutex::default(),
+            ordinary_left: AtomicU32::new(PER_READ),
+            unusual_left: AtomicU32::new(UNUSUAL_PER_TICK),
+            left_out: AtomicU64::new(0),
+        }
+    }
+}
+
+impl RecentRequests {
+    /// Keeps a summary of the request, if one may be kept now.
+    pub(super) fn offer(&self, request: &DecidedRequest<'_>) {
+        let outcome = RequestOutcome::of(request);
+        let left = match outcome {
+            RequestOutcome::Refused | RequestOutcome::Unknown => &self.unusual_left,
+            _ => &self.ordinary_left,
+        };
+        // A plain load first: on a busy proxy nothing is left most of the time.
+        let is_taken = left.load(Relaxed) > 0
+            && left
+                .fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1))
+                .is_ok();
+        if is_taken {
+            self.push(RequestSummary::new(request, outcome));
+        } else {
+            self.left_out.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn push(&self, mut summary: RequestSummary) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.last_seq += 1;
+        summary.seq = kept.last_seq;
+        if kept.requests.len() >= KEPT_MAX {
+            kept.requests.pop_front();
+        }
+        kept.requests.push_back(summary);
+    }
+
+    /// The requests after this sequence number, oldest first; if there are more than `limit`, the latest ones.
+    /// Allows more requests to be kept: a reader that calls this a few times a second sees a live sample.
+    #[must_use]
+    pub fn after(&self, seq: u64, limit: usize) -> Vec<RequestSummary> {
+        self.ordinary_left.fetch_max(PER_READ, Relaxed);
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = |it: &&RequestSummary| it.seq > seq;
+        let mut found: Vec<_> = kept.requests.iter().rev().take_while(is_new).collect();
+        found.truncate(limit);
+        found.into_iter().rev().cloned().collect()
+    }
+
+    /// Number of requests that were counted in the metrics only.
+    #[must_use]
+    pub fn left_out(&self) -> u64 {
+        self.left_out.load(Relaxed)
+    }
+
+    /// Allows a few requests to be kept while nobody reads.
+    pub(super) fn allow_some(&self) {
+        self.ordinary_left.fetch_max(PER_TICK, Relaxed);
+        self.unusual_left.fetch_max(UNUSUAL_PER_TICK, Relaxed);
+    }
+}
