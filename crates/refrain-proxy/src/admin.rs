@@ -49,6 +49,7 @@ mod overview;
 mod records;
 mod refusal;
 mod scrape;
+mod unknown;
 mod view;
 
 mod workers;

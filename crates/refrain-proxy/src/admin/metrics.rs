@@ -14,7 +14,7 @@ use std::{
 use http::StatusCode;
 use prometheus_client::{
     encoding::{EncodeMetric, MetricEncoder, NoLabelSet, text},
-    metrics::{MetricType, TypedMetric, counter::Counter, family::Family},
+    metrics::{MetricType, TypedMetric, counter::Counter, family::Family, info::Info},
     registry::Registry,
 };
 use refrain::{
@@ -24,6 +24,7 @@ use refrain::{
     store::{Meter, Op},
 };
 
+use super::unknown::UnknownCache;
 use crate::{
     descriptors::Connections,
     telemetry::{RequestOutcome, Totals},
@@ -70,6 +71,7 @@ pub struct Metrics {
     connections: Connections,
     refused_heads: RefusedHeads,
     upstream_errors: UpstreamErrors,
+    unknown: UnknownCache,
 }
 
 /// Class of the status of a response.
@@ -135,6 +137,8 @@ impl Metrics {
     #[must_use]
     pub fn new(policy: &Policy, store: &str) -> Arc<Self> {
         let mut registry = Registry::with_prefix("refrain");
+        let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
+        registry.register("build", "Version of Refrain", build);
         let requests = Family::default();
         let help = "Requests to guarded operations by result";
         registry.register("requests", help, requests.clone());
@@ -192,6 +196,7 @@ impl Metrics {
             ops,
             connections,
             refused_heads,
+            unknown: UnknownCache::default(),
         })
     }
 
@@ -230,6 +235,11 @@ impl Metrics {
         let passed = self.unmatched.iter().map(|series| series.count.get());
         totals.outcomes[RequestOutcome::Passed as usize] += passed.sum::<u64>();
         totals
+    }
+
+    /// The last sample of unknown outcomes.
+    pub(super) fn unknown(&self) -> &UnknownCache {
+        &self.unknown
     }
 
     /// Appends the metrics as text, without an end marker.

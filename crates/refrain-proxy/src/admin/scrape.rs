@@ -1,6 +1,10 @@
 //! `/metrics`: counters, and the current state.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
 
 use axum::{
     extract::State,
@@ -17,29 +21,28 @@ use refrain::{
     AuditLog, Engine, Store as _, engine::Count, http::RefrainLayer, receipts::Standing,
     store::Census,
 };
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
-use super::{Admin, refusal::Refusal};
+use super::{Admin, refusal::Refusal, unknown::UnknownOutcomes};
 
-/// Longest wait for the store's record counts; the other metrics are served without them.
-const CENSUS_MAX: Duration = Duration::from_secs(5);
+/// Longest time in which the store is read; the other metrics are served without what it holds.
+const STORE_MAX: Duration = Duration::from_secs(5);
+
+/// What the metrics say about the records of the store; `None` if the store did not respond.
+#[derive(Default)]
+struct StoreState {
+    census: Option<Census>,
+    unknown: Option<Arc<UnknownOutcomes>>,
+}
 
 pub(super) async fn metrics(State(admin): State<Arc<Admin>>) -> Response {
-    let engine = admin.layer.engine();
-    let census = match timeout(CENSUS_MAX, engine.store().census()).await {
-        Ok(Ok(census)) => Some(census),
-        Ok(Err(error)) => {
-            tracing::warn!(%error, "cannot count the records of the store");
-            None
-        }
-        Err(_) => None,
-    };
+    let state = StoreState::read(&admin).await;
     let mut out = String::new();
     let written = admin
         .telemetry
         .metrics()
         .encode(&mut out)
-        .and_then(|()| text::encode_registry(&mut out, &current_metrics(&admin.layer, census)))
+        .and_then(|()| text::encode_registry(&mut out, &current_metrics(&admin.layer, &state)))
         .and_then(|()| text::encode_eof(&mut out));
     match written {
         Ok(()) => {
@@ -54,8 +57,29 @@ pub(super) async fn metrics(State(admin): State<Arc<Admin>>) -> Response {
     }
 }
 
+impl StoreState {
+    async fn read(admin: &Admin) -> Self {
+        let deadline = Instant::now() + STORE_MAX;
+        let (store, policy) = (admin.layer.engine().store(), admin.layer.policy());
+        let census = match timeout_at(deadline, store.census()).await {
+            Ok(Ok(census)) => census,
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "cannot count the records of the store");
+                return Self::default();
+            }
+            Err(_) => return Self::default(),
+        };
+        let unknown = admin.telemetry.metrics().unknown();
+        let unknown = unknown.get(store, policy, &census, deadline).await;
+        Self {
+            census: Some(census),
+            unknown,
+        }
+    }
+}
+
 /// The metrics of the current state.
-fn current_metrics(layer: &RefrainLayer, census: Option<Census>) -> Registry {
+fn current_metrics(layer: &RefrainLayer, state: &StoreState) -> Registry {
     let engine = layer.engine();
     let mut registry = Registry::with_prefix("refrain");
     registry.register_collector(Box::new(Counted(engine.clone())));
@@ -77,6 +101,11 @@ fn current_metrics(layer: &RefrainLayer, census: Option<Census>) -> Registry {
             layer.buffered_bytes(),
         ),
         (
+            "buffered_body_bytes_max",
+            "Maximum of these bytes: `buffered_bytes_max`; requests beyond it are rejected",
+            layer.buffered_bytes_max(),
+        ),
+        (
             "lost_claims",
             "Claims whose response from the store was lost, and whose state is not known yet",
             tally.lost_now(),
@@ -87,6 +116,9 @@ fn current_metrics(layer: &RefrainLayer, census: Option<Census>) -> Registry {
             tally.listening_now(),
         ),
     ];
+    let help = "1 if the store accepts no new claims, such as on a full disk; replays continue";
+    let is_refusing = engine.claims_refused().is_some();
+    registry.register("claims_refused", help, gauge(is_refusing.into()));
     let log = engine.audit();
     let is_shut = log.is_some_and(|log| log.trouble().is_some());
     let help = "1 if the audit log cannot be written; audited requests are rejected";
@@ -100,12 +132,33 @@ fn current_metrics(layer: &RefrainLayer, census: Option<Census>) -> Registry {
     let help =
         "1 if a receipt of the exactly-once operation was seen, and its last success had one";
     registry.register("receipts_proven", help, proven_receipts(layer));
-    if let Some(census) = census {
+    if let Some(census) = state.census {
         let help =
             "Records by state; an outcome past retention may count as completed until it is swept";
         registry.register("records", help, records(census));
     }
+    if let Some(unknown) = &state.unknown {
+        register_unknown(&mut registry, unknown);
+    }
     registry
+}
+
+fn register_unknown(registry: &mut Registry, unknown: &UnknownOutcomes) {
+    let help = "Time since the oldest unresolved record with an unknown outcome was first seen, 0 without any; \
+        reads 1,000 records at most, so that with more of them an older one may be missing";
+    let name = "unknown_outcome_oldest_seconds";
+    let oldest = Gauge::<f64, AtomicU64>::default();
+    oldest.set(unknown.oldest.as_secs_f64());
+    registry.register(name, help, oldest);
+    let by_operation = Family::<[(&str, String); 1], Gauge>::default();
+    for (operation, count) in &unknown.by_operation {
+        let count = i64::try_from(*count).unwrap_or(i64::MAX);
+        let labels = [("operation", operation.clone())];
+        by_operation.get_or_create(&labels).set(count);
+    }
+    let help = "Unresolved records with an unknown outcome by operation, `other` for those of other policies, \
+        among the first 1,000; `refrain_records` counts all";
+    registry.register("unknown_outcome_records", help, by_operation);
 }
 
 fn gauge(value: u64) -> Gauge {

@@ -7,6 +7,7 @@
 )]
 
 mod access;
+mod metrics;
 mod records;
 mod stage;
 mod status;

@@ -20,7 +20,7 @@ use refrain::{
     engine::Running,
     http::RefrainLayer,
     outcome::Packer,
-    record::Reason,
+    record::{Origin, OriginFields, Reason},
     store::{AnyStore, Memory},
 };
 use refrain_proxy::{
@@ -168,8 +168,12 @@ impl Stage {
 
     /// Claims `key`, so that its record is in flight.
     pub(crate) async fn start(&self, key: &str) -> Running {
-        let intent = Intent::new(Scope::none(), Key::new(key).unwrap());
-        match self.engine.claim(&intent).await.unwrap() {
+        self.claim(&Intent::new(Scope::none(), Key::new(key).unwrap()), key)
+            .await
+    }
+
+    async fn claim(&self, intent: &Intent, key: &str) -> Running {
+        match self.engine.claim(intent).await.unwrap() {
             Verdict::Granted(guard) => guard.start(),
             other => panic!("{key} is not free: {other:?}"),
         }
@@ -187,6 +191,17 @@ impl Stage {
         let mut running = self.start(key).await;
         let _ = running.doubt(Reason::Timeout).await.unwrap();
         self.id(key)
+    }
+
+    /// Leaves a record of this operation with an unknown outcome.
+    pub(crate) async fn doubt_of(&self, operation: &str, key: &str) {
+        let mut intent = Intent::new(Scope::none(), Key::new(key).unwrap());
+        intent.origin = Some(Origin::new(&OriginFields {
+            operation,
+            ..OriginFields::default()
+        }));
+        let mut running = self.claim(&intent, key).await;
+        let _ = running.doubt(Reason::Timeout).await.unwrap();
     }
 
     pub(crate) fn drain(&self) {

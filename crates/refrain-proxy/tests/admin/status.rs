@@ -140,6 +140,8 @@ async fn a_store_that_refuses_claims_is_not_ready_and_replays_continue() {
     );
     let detail = ready.json["detail"].as_str().unwrap();
     assert!(detail.contains("store is full"), "{detail}");
+    let text = stage.get("/metrics").await.text;
+    assert!(text.contains("\nrefrain_claims_refused 1\n"), "{text}");
     let key = accepted.first().expect("one claim fits");
     let replayed = stage.pay(Some(key), "Bearer ann", "amount=1").await;
     assert_eq!(replayed.status(), 201);

@@ -369,6 +369,10 @@ impl Budget {
         self.used.load(Relaxed)
     }
 
+    pub(super) fn bytes_max(&self) -> usize {
+        self.bytes_max
+    }
+
     /// Size of the largest body that fits into the empty budget.
     pub(super) fn body_bytes_max(&self) -> usize {
         let large = self.bytes_max - self.bytes_max / 8;

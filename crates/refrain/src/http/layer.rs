@@ -301,6 +301,12 @@ impl RefrainLayer {
         self.shared.budget.used()
     }
 
+    /// The memory budget for buffered bodies, in bytes.
+    #[must_use]
+    pub fn buffered_bytes_max(&self) -> usize {
+        self.shared.budget.bytes_max()
+    }
+
     /// Declares that the service forwards each request to another process, and drops the request's body once all of it was sent.
     ///
     /// A request that was sent cannot be cancelled, so its late response counts until the record is settled; the call

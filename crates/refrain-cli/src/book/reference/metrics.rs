@@ -48,7 +48,11 @@ async fn metrics() {
     );
     for (name, metric) in families(&text) {
         let Family { kind, help, labels } = metric;
-        let end = if kind == "counter" { "_total" } else { "" };
+        let end = match kind {
+            "counter" => "_total",
+            "info" => "_info",
+            _ => "",
+        };
         page += &format!("| `{name}{end}` | {kind} | {labels} | {} |\n", cell(help));
     }
     page += "| `refrain_messages_total` | counter | `consumer`, `outcome` | Deliveries by outcome (workers) |\n";

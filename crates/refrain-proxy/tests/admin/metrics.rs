@@ -1,0 +1,58 @@
+//! The metrics that alerts and dashboards depend on.
+
+use std::time::Duration;
+
+use crate::stage;
+
+/// At three in the morning an alert has to say how long a payment has been in doubt, and which operation it is of.
+#[tokio::test]
+async fn unknown_outcomes_are_exported_with_age_and_operation() {
+    let stage = stage::open().await;
+    let lines = |text: &str| -> Vec<String> {
+        let is_wanted = |line: &&str| line.starts_with("refrain_unknown_outcome_");
+        text.lines().filter(is_wanted).map(String::from).collect()
+    };
+    let by_operation = |name: &str, count: u32| {
+        format!(r#"refrain_unknown_outcome_records{{operation="{name}"}} {count}"#)
+    };
+    let mut text = stage.get("/metrics").await.text;
+    let mut found = lines(&text);
+    for line in [
+        "refrain_unknown_outcome_oldest_seconds 0.0".into(),
+        by_operation("POST /v1/payments", 0),
+        by_operation("other", 0),
+    ] {
+        assert!(found.contains(&line), "no {line} in {found:?}");
+    }
+    stage.doubt_of("POST /v1/payments", "first").await;
+    stage.clock.advance(Duration::from_secs(3_600));
+    stage.doubt_of("POST /v1/payments", "second").await;
+    stage.doubt_of("POST /v1/retired", "third").await;
+    text = stage.get("/metrics").await.text;
+    found = lines(&text);
+    for line in [
+        "refrain_unknown_outcome_oldest_seconds 3600.0".into(),
+        by_operation("POST /v1/payments", 2),
+        by_operation("other", 1),
+    ] {
+        assert!(found.contains(&line), "no {line} in {found:?}");
+    }
+    assert!(!text.contains("retired"), "a stored name is a label");
+}
+
+#[tokio::test]
+async fn limits_and_readiness_are_exported() {
+    let stage = stage::open().await;
+    let text = stage.get("/metrics").await.text;
+    for line in [
+        concat!(
+            "refrain_build_info{version=\"",
+            env!("CARGO_PKG_VERSION"),
+            "\"} 1"
+        ),
+        "refrain_claims_refused 0",
+        "refrain_buffered_body_bytes_max 268435456",
+    ] {
+        assert!(text.lines().any(|it| it == line), "no {line} in\n{text}");
+    }
+}
