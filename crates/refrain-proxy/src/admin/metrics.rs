@@ -63,7 +63,7 @@ pub struct Metrics {
     waited: Family<Labels, Counter>,
     observed: Family<Labels, Counter>,
     /// Sorted by the operation's name; the series of each are indexed by the decision.
-    operations: Vec<(String, Vec<OnceLock<Series>>)>,
+    operations: Vec<OperationSeries>,
     /// Requests that match no operation, by class of status.
     unmatched: [Series; StatusClass::ALL.len()],
     /// Indexed by the store operation.
@@ -118,6 +118,9 @@ impl StatusClass {
         }
     }
 }
+
+/// The name of an operation, and its series, indexed by the decision.
+type OperationSeries = (String, Vec<OnceLock<Series>>);
 
 /// Series of one operation and one decision.
 #[derive(Debug)]
@@ -218,23 +221,36 @@ impl Metrics {
     /// Counts since the start, by result.
     pub(crate) fn totals(&self) -> Totals {
         let mut totals = Totals::default();
-        for (name, decisions) in &self.operations {
-            for (series, decision) in decisions.iter().zip(Decision::ALL) {
-                let Some(series) = series.get() else { continue };
-                let outcome = RequestOutcome::of_decision(*decision);
-                totals.outcomes[outcome as usize] += series.count.get();
-                match outcome {
-                    RequestOutcome::Executed => series.durations.add_to(&mut totals.executed),
-                    RequestOutcome::Replayed => series.durations.add_to(&mut totals.replayed),
-                    _ => {}
-                }
-            }
-            let waited = self.waited.get(&vec![("operation", name.clone())]);
-            totals.waited += waited.map_or(0, |count| count.get());
+        for operation in &self.operations {
+            self.add_operation(operation, &mut totals);
         }
         let passed = self.unmatched.iter().map(|series| series.count.get());
         totals.outcomes[RequestOutcome::Passed as usize] += passed.sum::<u64>();
         totals
+    }
+
+    /// The same for each operation.
+    pub(super) fn operation_totals(&self) -> impl Iterator<Item = (&str, Totals)> {
+        self.operations.iter().map(|operation| {
+            let mut totals = Totals::default();
+            self.add_operation(operation, &mut totals);
+            (operation.0.as_str(), totals)
+        })
+    }
+
+    fn add_operation(&self, (name, decisions): &OperationSeries, totals: &mut Totals) {
+        for (series, decision) in decisions.iter().zip(Decision::ALL) {
+            let Some(series) = series.get() else { continue };
+            let outcome = RequestOutcome::of_decision(*decision);
+            totals.outcomes[outcome as usize] += series.count.get();
+            match outcome {
+                RequestOutcome::Executed => series.durations.add_to(&mut totals.executed),
+                RequestOutcome::Replayed => series.durations.add_to(&mut totals.replayed),
+                _ => {}
+            }
+        }
+        let waited = self.waited.get(&vec![("operation", name.clone())]);
+        totals.waited += waited.map_or(0, |count| count.get());
     }
 
     /// The last sample of unknown outcomes.

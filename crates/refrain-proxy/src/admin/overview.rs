@@ -1,6 +1,6 @@
 //! `/api/overview` and `/api/requests`: what the proxy does now, and how it did in the last hour.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use axum::{
     Json,
@@ -9,10 +9,10 @@ use axum::{
 use refrain::{Store as _, store::Census};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
-use super::{Admin, health, refusal::Refusal};
-use crate::telemetry::RequestOutcome;
+use super::{Admin, BucketCounts, health, quantile, refusal::Refusal};
+use crate::telemetry::{RequestOutcome, Totals};
 
 /// Longest wait for the store's record counts.
 const CENSUS_MAX: Duration = Duration::from_secs(5);
@@ -22,17 +22,19 @@ pub(super) async fn show(State(admin): State<Arc<Admin>>) -> Json<Value> {
     let trouble = health::why_not_ready(&admin).await;
     let (reason, detail) = trouble.unzip();
     let totals = admin.telemetry.metrics().totals();
-    let outcomes = RequestOutcome::ALL.map(|it| (it.label(), totals.outcomes[it as usize]));
+    let census = census(&admin).await;
     let mut shown = json!({
         "ready": reason.is_none(),
         "reason": reason,
         "detail": detail,
         "uptime_seconds": admin.telemetry.started().elapsed().as_secs(),
-        "requests": outcomes.into_iter().collect::<std::collections::BTreeMap<_, _>>(),
+        "requests": by_outcome(&totals),
         "waited": totals.waited,
         "waiting_now": admin.layer.engine().tally().waiting_now(),
         "left_out": admin.telemetry.recent().left_out(),
-        "records": census(&admin).await.map(counts),
+        "records": census.map(counts),
+        "unknown": unknown(&admin, census).await,
+        "operations": operations(&admin),
         "samples": admin.telemetry.rates().samples(),
     });
     let warnings = admin.layer.policy().warnings();
@@ -44,6 +46,47 @@ pub(super) async fn show(State(admin): State<Arc<Admin>>) -> Json<Value> {
 pub(super) async fn census(admin: &Admin) -> Option<Census> {
     let counted = timeout(CENSUS_MAX, admin.layer.engine().store().census()).await;
     counted.ok()?.ok()
+}
+
+fn by_outcome(totals: &Totals) -> BTreeMap<&'static str, u64> {
+    let outcomes = RequestOutcome::ALL.map(|it| (it.label(), totals.outcomes[it as usize]));
+    outcomes.into()
+}
+
+/// Counts and latencies of each guarded operation since the start.
+fn operations(admin: &Admin) -> Vec<Value> {
+    let policy = admin.layer.policy();
+    let is_guarded = |name: &str| policy.operations().any(|it| it.guarded && it.name == name);
+    let totals = admin.telemetry.metrics().operation_totals();
+    let describe = |(name, totals): (&str, Totals)| {
+        let micros = |counts, part| quantile(&BucketCounts::default(), counts, part);
+        json!({
+            "operation": name,
+            "requests": by_outcome(&totals),
+            "waited": totals.waited,
+            "executed_p50_us": micros(&totals.executed, 0.5),
+            "executed_p99_us": micros(&totals.executed, 0.99),
+            "replayed_p99_us": micros(&totals.replayed, 0.99),
+        })
+    };
+    let guarded = totals.filter(|(name, _)| is_guarded(name));
+    guarded.map(describe).collect()
+}
+
+/// Age and operations of the unknown outcomes; null if the store does not tell in time.
+async fn unknown(admin: &Admin, census: Option<Census>) -> Value {
+    let Some(census) = census else {
+        return Value::Null;
+    };
+    let (store, policy) = (admin.layer.engine().store(), admin.layer.policy());
+    let cache = admin.telemetry.metrics().unknown();
+    let deadline = Instant::now() + CENSUS_MAX;
+    match cache.get(store, policy, &census, deadline).await {
+        Some(found) => {
+            json!({ "oldest_seconds": found.oldest.as_secs(), "by_operation": found.by_operation })
+        }
+        None => Value::Null,
+    }
 }
 
 fn counts(census: Census) -> Value {

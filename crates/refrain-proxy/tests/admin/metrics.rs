@@ -38,6 +38,9 @@ async fn unknown_outcomes_are_exported_with_age_and_operation() {
         assert!(found.contains(&line), "no {line} in {found:?}");
     }
     assert!(!text.contains("retired"), "a stored name is a label");
+    let unknown = &stage.get("/api/overview").await.json["unknown"];
+    assert_eq!(unknown["oldest_seconds"], 3600);
+    assert_eq!(unknown["by_operation"]["POST /v1/payments"], 2);
 }
 
 #[tokio::test]
@@ -55,4 +58,19 @@ async fn limits_and_readiness_are_exported() {
     ] {
         assert!(text.lines().any(|it| it == line), "no {line} in\n{text}");
     }
+}
+
+#[tokio::test]
+async fn the_overview_counts_by_operation() {
+    let stage = stage::open().await;
+    for key in ["order-7", "order-7", "order-8"] {
+        drop(stage.pay(Some(key), "Bearer anna", "10").await);
+    }
+    let overview = stage.get("/api/overview").await.json;
+    let operation = &overview["operations"][0];
+    assert_eq!(operation["operation"], "POST /v1/payments");
+    assert_eq!(operation["requests"]["executed"], 2);
+    assert_eq!(operation["requests"]["replayed"], 1);
+    assert!(operation["executed_p50_us"].as_u64() <= operation["executed_p99_us"].as_u64());
+    assert_eq!(overview["operations"][1], serde_json::Value::Null);
 }
