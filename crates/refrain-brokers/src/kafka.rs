@@ -39,7 +39,7 @@ use rdkafka::{
 };
 use refrain::{
     Error, ErrorKind, Result,
-    consume::{Answer, Broker, Delivery, Guarantees, Message, Publisher, Source, Ticket},
+    consume::{Answer, Broker, Delivery, Guarantees, Lag, Message, Publisher, Source, Ticket},
 };
 use tokio::{
     sync::Notify,
@@ -50,6 +50,7 @@ mod address;
 mod book;
 mod contact;
 mod errors;
+mod lag;
 mod list;
 mod record;
 
@@ -85,6 +86,8 @@ pub struct Kafka {
 /// Membership in a consumer group.
 struct KafkaMember {
     topic: String,
+    /// Whether a group without a committed offset starts at the end.
+    starts_at_end: bool,
     /// `None` after close.
     consumer: Mutex<Option<Arc<StreamConsumer<KafkaContext>>>>,
     book: Arc<Mutex<PartitionBook>>,
@@ -171,10 +174,11 @@ impl Kafka {
         let consumer: StreamConsumer<KafkaContext> =
             settings.create_with_context(watch).map_err(failed)?;
         let consumer = Arc::new(consumer);
-        check_topic(consumer.clone(), &source.queue, &publisher).await?;
+        list::check_topic(consumer.clone(), &source.queue, &publisher).await?;
         consumer.subscribe(&[&source.queue]).map_err(failed)?;
         let seat = Arc::new(KafkaMember {
             topic: source.queue.clone(),
+            starts_at_end: list::starts_at_end(&settings),
             consumer: Mutex::new(Some(consumer)),
             book,
             bell: Notify::new(),
@@ -205,23 +209,6 @@ fn settings(source: &Source) -> Result<ClientConfig> {
         .set("enable.partition.eof", "true")
         .set("enable.auto.commit", "true");
     Ok(settings)
-}
-
-/// Checks that the topic exists.
-async fn check_topic(
-    consumer: Arc<StreamConsumer<KafkaContext>>,
-    topic: &str,
-    publisher: &KafkaPublisher,
-) -> Result<()> {
-    let KafkaPublisher { servers, voice, .. } = publisher;
-    let (name, shown, voice) = (topic.to_owned(), servers.clone(), voice.clone());
-    let asking = tokio::task::spawn_blocking(move || {
-        list::partitions(&*consumer, &name, &shown, &voice).map(drop)
-    });
-    asking.await.map_err(|error| {
-        let message = format!("cannot read topic metadata from Kafka at {servers}");
-        Error::new(ErrorKind::Unavailable, message).with_source(error)
-    })?
 }
 
 impl Publisher for KafkaPublisher {
@@ -270,6 +257,10 @@ impl Broker for Kafka {
     fn trouble(&self) -> Option<Error> {
         let lost = locked(&self.seat.contact).trouble();
         lost.or_else(|| self.seat.unreadable())
+    }
+
+    fn lag(&self) -> Answer<'_, Lag> {
+        Box::pin(lag::lag(self))
     }
 
     fn close(&self) -> Answer<'_, ()> {

@@ -12,13 +12,14 @@ use std::{fmt, sync::Arc, time::Duration};
 use async_nats::jetstream::{self, Context, consumer::PullConsumer};
 use refrain::{
     Result,
-    consume::{Answer, Broker, Delivery, Guarantees, Message, Publisher, Source},
+    consume::{Answer, Broker, Delivery, Guarantees, Lag, Message, Publisher, Source},
 };
 
 mod address;
 mod codec;
 mod connect;
 mod errors;
+mod lag;
 mod list;
 mod publish;
 mod pull;
@@ -107,6 +108,10 @@ impl Broker for Nats {
 
     fn guarantees(&self) -> Guarantees {
         self.guarantees
+    }
+
+    fn lag(&self) -> Answer<'_, Lag> {
+        Box::pin(lag::lag(self))
     }
 
     fn close(&self) -> Answer<'_, ()> {

@@ -24,7 +24,7 @@ use std::{sync::Arc, time::Duration};
 
 use refrain::{
     Error, ErrorKind, Result,
-    consume::{Answer, Broker, Delivery, Guarantees, Message, Publisher, Source, Ticket},
+    consume::{Answer, Broker, Delivery, Guarantees, Lag, Message, Publisher, Source, Ticket},
 };
 use refrain_stores::postgres::Dial;
 use tokio::sync::Mutex;
@@ -33,6 +33,7 @@ use tokio_postgres::GenericClient;
 use crate::delivery_buffer::DeliveryBuffer;
 
 mod connection;
+mod lag;
 mod list;
 mod read;
 mod row;
@@ -69,6 +70,8 @@ struct QueueState {
     queue: String,
     ack_wait: Duration,
     reader: Mutex<Reader>,
+    /// The connection that counts messages.
+    counting: QueueConnection,
 }
 
 impl PostgresPublisher {
@@ -114,6 +117,7 @@ impl PostgresQueue {
                 &pool,
                 &source.queue,
             ))),
+            counting: QueueConnection::separate(&pool),
             pool,
             queue: source.queue.clone(),
             ack_wait: source.ack_wait,
@@ -188,12 +192,17 @@ impl Broker for PostgresQueue {
         }
     }
 
+    fn lag(&self) -> Answer<'_, Lag> {
+        Box::pin(lag::lag(&self.desk))
+    }
+
     fn close(&self) -> Answer<'_, ()> {
         Box::pin(async {
             for delivery in self.shelf.close().await {
                 delivery.ticket.nack(Duration::ZERO).await?;
             }
             self.desk.reader.lock().await.hang_up().await;
+            self.desk.counting.hang_up().await;
             Ok(())
         })
     }

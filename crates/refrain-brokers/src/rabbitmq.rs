@@ -16,7 +16,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use refrain::{
     Result,
-    consume::{Answer, Broker, Delivery, Guarantees, Message, Publisher, Source},
+    consume::{Answer, Broker, Delivery, Guarantees, Lag, Message, Publisher, Source},
 };
 use tokio::sync::Mutex;
 
@@ -137,6 +137,16 @@ impl Broker for Rabbit {
             ack_wait: None,
             age_max: None,
         }
+    }
+
+    /// The server tells a client only the messages that no consumer has received.
+    fn lag(&self) -> Answer<'_, Lag> {
+        Box::pin(async {
+            let connection = self.desk.connection().await?;
+            let queue = queues::name(&self.queue)?;
+            let waiting = queues::count(&connection, self.desk.server(), &queue).await?;
+            Ok(waiting.map_or(Lag::default(), |waiting| Lag::waiting(waiting.into())))
+        })
     }
 
     fn close(&self) -> Answer<'_, ()> {

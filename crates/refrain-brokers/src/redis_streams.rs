@@ -26,7 +26,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use ::redis::{Script, cmd};
 use refrain::{
     Error, ErrorKind, Result,
-    consume::{Answer, Broker, Delivery, Guarantees, Message, Publisher, Source, Ticket},
+    consume::{Answer, Broker, Delivery, Guarantees, Lag, Message, Publisher, Source, Ticket},
 };
 use tokio::sync::Mutex;
 
@@ -36,6 +36,7 @@ mod address;
 mod connection;
 mod entry;
 mod errors;
+mod lag;
 mod list;
 mod meet;
 mod read;
@@ -198,6 +199,10 @@ impl Broker for RedisStreams {
             ack_wait: Some(self.seat.ack_wait),
             age_max: None,
         }
+    }
+
+    fn lag(&self) -> Answer<'_, Lag> {
+        Box::pin(lag::lag(&self.seat))
     }
 
     fn close(&self) -> Answer<'_, ()> {

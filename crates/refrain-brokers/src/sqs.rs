@@ -38,7 +38,7 @@ use aws_sdk_sqs::{
 use aws_smithy_http_client::tls;
 use refrain::{
     Backoff, Error, ErrorKind, Result,
-    consume::{Answer, Broker, Delivery, Guarantees, Message, Publisher, Source, Ticket},
+    consume::{Answer, Broker, Delivery, Guarantees, Lag, Message, Publisher, Source, Ticket},
 };
 use tokio::time::{Instant, sleep, timeout};
 
@@ -47,6 +47,7 @@ use crate::delivery_buffer::DeliveryBuffer;
 mod address;
 mod body;
 mod errors;
+mod lag;
 mod list;
 
 use address::Address;
@@ -264,6 +265,10 @@ impl Broker for Sqs {
 
     fn trouble(&self) -> Option<Error> {
         self.seat.trouble()
+    }
+
+    fn lag(&self) -> Answer<'_, Lag> {
+        Box::pin(lag::lag(&self.seat))
     }
 
     fn close(&self) -> Answer<'_, ()> {

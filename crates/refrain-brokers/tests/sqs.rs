@@ -12,7 +12,7 @@ use aws_sdk_sqs::{
 };
 use refrain::{
     ErrorKind, Result,
-    consume::{Answer, Broker, Delivery, Guarantees, Message, Publisher, Source},
+    consume::{Answer, Broker, Delivery, Guarantees, Lag, Message, Publisher, Source},
 };
 use refrain_brokers::sqs::Sqs;
 use refrain_testkit::{
@@ -142,6 +142,10 @@ impl Broker for Named {
 
     fn guarantees(&self) -> Guarantees {
         self.inner.guarantees()
+    }
+
+    fn lag(&self) -> Answer<'_, Lag> {
+        self.inner.lag()
     }
 
     fn close(&self) -> Answer<'_, ()> {

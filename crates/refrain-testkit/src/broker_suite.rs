@@ -34,6 +34,7 @@ use refrain::{Result, consume::Broker};
 mod consumers;
 mod faults;
 mod groups;
+mod lag;
 mod letters;
 mod stage;
 mod tickets;
@@ -181,6 +182,9 @@ impl<F: Fixture> Runner<'_, F> {
             a_message_that_is_held_longer_does_not_come_again,
             attempts_are_counted,
             a_dropped_pull_loses_nothing,
+        );
+        cases!(self, lag:
+            lag_counts_messages_that_are_not_finished,
         );
     }
 

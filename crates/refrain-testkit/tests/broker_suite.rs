@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use refrain::{
     Result,
     consume::{
-        Answer, Broker, Delivery, Guarantees, Memory, MemoryQueue, Message, Publisher, Ticket,
+        Answer, Broker, Delivery, Guarantees, Lag, Memory, MemoryQueue, Message, Publisher, Ticket,
     },
 };
 use refrain_testkit::broker_suite::{self, Fixture};
@@ -54,6 +54,7 @@ enum Flaw {
     AcknowledgesWhenDropped,
     CountsFromOne,
     MixesGroups,
+    ForgetsHeldMessages,
 }
 
 #[derive(Debug, Clone)]
@@ -113,6 +114,16 @@ impl Broker for FlawedQueue {
             is_ordered: self.flaw == Flaw::MixesGroups,
             ..self.queue.guarantees()
         }
+    }
+
+    fn lag(&self) -> Answer<'_, Lag> {
+        Box::pin(async {
+            let lag = self.queue.lag().await?;
+            Ok(match self.flaw {
+                Flaw::ForgetsHeldMessages => lag.with_unacknowledged(0),
+                _ => lag,
+            })
+        })
     }
 
     fn close(&self) -> Answer<'_, ()> {
@@ -204,6 +215,10 @@ fn flaws_are_found() {
         ),
         (Flaw::CountsFromOne, "attempts_are_counted"),
         (Flaw::MixesGroups, "groups_stay_in_order"),
+        (
+            Flaw::ForgetsHeldMessages,
+            "lag_counts_messages_that_are_not_finished",
+        ),
     ];
     // In parallel, because the suite spends most of its time waiting.
     std::thread::scope(|scope| {

@@ -30,6 +30,9 @@ pub use dead::{
 mod key;
 pub use key::{KeySource, find_key};
 
+mod lag;
+pub use lag::Lag;
+
 mod memory;
 pub use memory::{Memory, MemoryQueue};
 
@@ -108,6 +111,19 @@ pub trait Broker: Publisher {
     /// are delivered. `None` if no error is known.
     fn trouble(&self) -> Option<Error> {
         None
+    }
+
+    /// Returns how many messages the consumer has not finished, as far as the broker knows. Disturbs no delivery.
+    ///
+    /// The default knows nothing, and returns an empty [`Lag`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the server does not answer.
+    ///
+    /// # Cancellation
+    /// Safe to drop.
+    fn lag(&self) -> Answer<'_, Lag> {
+        Box::pin(std::future::ready(Ok(Lag::default())))
     }
 
     /// Closes the connection. Deliveries that are neither acknowledged nor returned are redelivered later.

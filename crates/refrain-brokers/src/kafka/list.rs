@@ -1,10 +1,12 @@
 //! Lists the dead letters of a topic without joining the consumer group and without commits: reading changes
 //! nothing.
 
+use std::{ops::Range, sync::Arc, time::Duration};
+
 use rdkafka::{
-    Message as _, Offset, TopicPartitionList,
-    consumer::{BaseConsumer, Consumer, ConsumerContext},
-    error::KafkaError,
+    ClientConfig, Message as _, Offset, TopicPartitionList,
+    consumer::{BaseConsumer, Consumer, ConsumerContext, StreamConsumer},
+    error::{KafkaError, KafkaResult},
 };
 use refrain::{
     Error, ErrorKind, Result,
@@ -13,12 +15,15 @@ use refrain::{
 };
 use tokio::time::Instant;
 
-use super::{ANSWER_MAX, LOOK_EVERY, errors, errors::LastLogLine, record, servers, settings};
+use super::{
+    ANSWER_MAX, KafkaContext, KafkaPublisher, LOOK_EVERY, errors, errors::LastLogLine, record,
+    servers, settings,
+};
 
 pub(crate) async fn dead_letters(source: &Source, at_most: usize) -> Result<Vec<DeadLetter>> {
     let mut settings = settings(source)?;
     settings.set("enable.auto.commit", "false");
-    let starts_at_end = settings.get("auto.offset.reset").is_some_and(is_end);
+    let starts_at_end = starts_at_end(&settings);
     let servers = servers(&settings);
     let voice = LastLogLine::default();
     let consumer: BaseConsumer<LastLogLine> = settings
@@ -43,9 +48,35 @@ pub(crate) async fn dead_letters(source: &Source, at_most: usize) -> Result<Vec<
     })?
 }
 
-/// Whether a value of `auto.offset.reset` lets a new group start at the end.
-fn is_end(reset: &str) -> bool {
-    matches!(reset, "latest" | "largest" | "end")
+/// Whether a group without a committed offset starts at the end.
+pub(super) fn starts_at_end(settings: &ClientConfig) -> bool {
+    let reset = settings.get("auto.offset.reset");
+    reset.is_some_and(|it| matches!(it, "latest" | "largest" | "end"))
+}
+
+/// Returns the offsets of each partition that a group has not committed yet.
+pub(super) fn uncommitted<C: ConsumerContext>(
+    consumer: &impl Consumer<C>,
+    topic: &str,
+    partitions: Vec<i32>,
+    starts_at_end: bool,
+    answer_max: Duration,
+) -> KafkaResult<Vec<(i32, Range<i64>)>> {
+    let mut asked = TopicPartitionList::new();
+    for partition in partitions {
+        asked.add_partition(topic, partition);
+    }
+    let committed = consumer.committed_offsets(asked, answer_max)?;
+    let places = committed.elements().into_iter().map(|place| {
+        let (low, high) = consumer.fetch_watermarks(topic, place.partition(), answer_max)?;
+        let from = match place.offset() {
+            Offset::Offset(next) => next.max(low),
+            _ if starts_at_end => high,
+            _ => low,
+        };
+        Ok((place.partition(), from..high))
+    });
+    places.collect()
 }
 
 /// A read of all partitions, from the group's committed offsets to the high watermarks.
@@ -63,26 +94,17 @@ struct Listing {
 impl Listing {
     fn read(&self) -> Result<Vec<DeadLetter>> {
         let partitions = partitions(&self.consumer, &self.topic, &self.servers, &self.voice)?;
-        let mut asked = TopicPartitionList::new();
-        for partition in partitions {
-            asked.add_partition(&self.topic, partition);
-        }
-        let committed = self.consumer.committed_offsets(asked, ANSWER_MAX);
-        let committed = committed.map_err(|error| self.convert_error(error))?;
+        let open = uncommitted(
+            &self.consumer,
+            &self.topic,
+            partitions,
+            self.starts_at_end,
+            ANSWER_MAX,
+        );
         let mut letters = Vec::new();
-        for place in committed.elements() {
-            let partition = place.partition();
-            let ends = self
-                .consumer
-                .fetch_watermarks(&self.topic, partition, ANSWER_MAX);
-            let (low, high) = ends.map_err(|error| self.convert_error(error))?;
-            let from = match place.offset() {
-                Offset::Offset(next) => next.max(low),
-                _ if self.starts_at_end => high,
-                _ => low,
-            };
-            if from < high {
-                letters.extend(self.read_partition(partition, from, high)?);
+        for (partition, Range { start, end }) in open.map_err(|error| self.convert_error(error))? {
+            if start < end {
+                letters.extend(self.read_partition(partition, start, end)?);
             }
         }
         // Each partition is in order by itself.
@@ -157,4 +179,21 @@ pub(super) fn partitions<C: ConsumerContext>(
         return Err(Error::new(ErrorKind::Invalid, message));
     };
     Ok(found.partitions().iter().map(|it| it.id()).collect())
+}
+
+/// Checks that the topic exists.
+pub(super) async fn check_topic(
+    consumer: Arc<StreamConsumer<KafkaContext>>,
+    topic: &str,
+    publisher: &KafkaPublisher,
+) -> Result<()> {
+    let KafkaPublisher { servers, voice, .. } = publisher;
+    let (name, shown, voice) = (topic.to_owned(), servers.clone(), voice.clone());
+    let asking = tokio::task::spawn_blocking(move || {
+        partitions(&*consumer, &name, &shown, &voice).map(drop)
+    });
+    asking.await.map_err(|error| {
+        let message = format!("cannot read topic metadata from Kafka at {servers}");
+        Error::new(ErrorKind::Unavailable, message).with_source(error)
+    })?
 }

@@ -42,6 +42,11 @@ pub(super) enum Ask<'a> {
         span: f64,
         is_given_back: bool,
     },
+    /// Counts the messages of a queue, up to this limit.
+    Count {
+        queue: &'a str,
+        limit: i64,
+    },
 }
 
 /// Parameters of a take: which messages, for which holder and for how long.
@@ -120,6 +125,7 @@ struct QueueStatements {
     take_grouped: Statement,
     ack: Statement,
     hold: Statement,
+    count: Statement,
 }
 
 /// Why a statement returned no rows.
@@ -160,6 +166,11 @@ impl QueueConnection {
     pub(super) fn listening(pool: &Pool, queue: &str) -> Self {
         let bell = (queue.to_owned(), pool.bell.clone());
         Self::new(pool.dial.clone(), Some(bell))
+    }
+
+    /// A connection for long statements, which must not delay acknowledgements.
+    pub(super) fn separate(pool: &Pool) -> Self {
+        Self::new(pool.dial.clone(), None)
     }
 
     pub(super) async fn request(&self, ask: Ask<'_>) -> Result<Vec<Row>> {
@@ -248,6 +259,7 @@ impl QueueConnection {
             take_grouped: client.prepare(&row::take_grouped()).await?,
             ack: client.prepare(row::ACK).await?,
             hold: client.prepare(row::HOLD).await?,
+            count: client.prepare(row::COUNT).await?,
         })
     }
 }
@@ -285,6 +297,7 @@ impl QueueSession {
                 let parameters: [&(dyn ToSql + Sync); 4] = [&id, &holder, &span, &is_given_back];
                 self.query(&statements.hold, &parameters).await
             }
+            Ask::Count { queue, limit } => self.query(&statements.count, &[&queue, &limit]).await,
         }
     }
 

@@ -47,6 +47,18 @@ pub(super) fn take_grouped() -> String {
     )
 }
 
+/// Counts up to `$2` messages: those that wait, those that are held, and the age of the oldest in seconds.
+///
+/// One part for each of the partial indexes.
+pub(super) const COUNT: &str = "WITH counted AS ( \
+         (SELECT holder, due_at, published_at FROM refrain_queue WHERE queue = $1 AND group_key IS NULL LIMIT $2) \
+         UNION ALL \
+         (SELECT holder, due_at, published_at FROM refrain_queue WHERE queue = $1 AND group_key IS NOT NULL LIMIT $2) \
+         LIMIT $2), \
+     seen AS (SELECT holder IS NOT NULL AND due_at > statement_timestamp() AS is_held, published_at FROM counted) \
+     SELECT count(*) FILTER (WHERE NOT is_held), count(*) FILTER (WHERE is_held), \
+         extract(epoch FROM statement_timestamp() - min(published_at))::double precision FROM seen";
+
 const TAKE: &str = "UPDATE refrain_queue q SET attempts = q.attempts + 1, holder = $3, \
          due_at = statement_timestamp() + $4 * interval '1 second' \
      FROM due WHERE q.id = due.id \

@@ -51,19 +51,31 @@ pub(super) async fn declare(
     errors::wait_for_reply(server, declaring).await.map(|_| ())
 }
 
-/// Checks whether a queue exists, on a separate channel, because a missing queue closes the channel.
+/// Checks whether a queue exists.
 pub(super) async fn exists(
     connection: &Connection,
     server: &str,
     queue: &ShortString,
 ) -> Result<bool> {
+    let count = count(connection, server, queue).await?;
+    Ok(count.is_some())
+}
+
+/// Returns the number of messages that wait in a queue; `None` if the queue does not exist.
+///
+/// On a separate channel, because a missing queue closes the channel.
+pub(super) async fn count(
+    connection: &Connection,
+    server: &str,
+    queue: &ShortString,
+) -> Result<Option<u32>> {
     let channel = connect::channel(connection, server).await?;
     let passive = QueueDeclareOptions::durable().passive();
     let asking = channel.queue_declare(queue.clone(), passive, FieldTable::default());
     let asked = timeout(ANSWER, asking).await;
     match asked.map_err(|_| errors::timed_out(server))? {
-        Ok(_) => Ok(true),
-        Err(error) if errors::code(&error) == Some(errors::NOT_FOUND) => Ok(false),
+        Ok(found) => Ok(Some(found.message_count())),
+        Err(error) if errors::code(&error) == Some(errors::NOT_FOUND) => Ok(None),
         Err(error) => Err(errors::convert_error(server, &error)),
     }
 }

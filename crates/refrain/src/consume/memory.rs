@@ -14,7 +14,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{Answer, Broker, Delivery, Guarantees, Message, Position, Publisher, Ticket};
+use super::{Answer, Broker, Delivery, Guarantees, Lag, Message, Position, Publisher, Ticket};
 use crate::{Error, ErrorKind, Result};
 
 /// Maximum number of messages in a queue, and in a topic without subscriptions.
@@ -73,6 +73,8 @@ struct QueueEntries {
 #[derive(Debug)]
 struct QueuedMessage {
     message: Message,
+    /// Time at which it entered the queue.
+    since: Instant,
     attempt: u32,
     /// Time from which it may be delivered: at once, after a delay, or after the acknowledgement timeout of its holder.
     ready: Instant,
@@ -217,6 +219,10 @@ impl Broker for MemoryQueue {
         }
     }
 
+    fn lag(&self) -> Answer<'_, Lag> {
+        Box::pin(async { Ok(self.queue.lag()) })
+    }
+
     fn close(&self) -> Answer<'_, ()> {
         self.is_closed.store(true, Ordering::Relaxed);
         self.queue.changed.notify_waiters();
@@ -233,6 +239,7 @@ impl SubscriberQueue {
             place,
             QueuedMessage {
                 message,
+                since: Instant::now(),
                 attempt: 0,
                 ready: Instant::now(),
                 held_by: None,
@@ -281,6 +288,17 @@ impl SubscriberQueue {
             });
         }
         (deliveries, next)
+    }
+
+    fn lag(&self) -> Lag {
+        let now = Instant::now();
+        let entries = self.lock();
+        let is_held = |it: &&QueuedMessage| it.held_by.is_some() && it.ready > now;
+        let held = entries.by_place.values().filter(is_held).count();
+        let oldest = entries.by_place.values().next();
+        Lag::waiting((entries.by_place.len() - held) as u64)
+            .with_unacknowledged(held as u64)
+            .with_oldest(oldest.map(|it| now - it.since))
     }
 
     fn lock(&self) -> MutexGuard<'_, QueueEntries> {
