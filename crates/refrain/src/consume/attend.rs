@@ -182,6 +182,7 @@ impl AttendedDelivery {
             Err((reason, failure)) => return Some(Round::Dead(*reason, failure.clone(), 0)),
         };
         let permit = self.permit().await?;
+        let handled = shared.tally.handle();
         let id = named.id(shared);
         let known = shared.attempts.get(id);
         let working = async {
@@ -201,7 +202,7 @@ impl AttendedDelivery {
             self.judge(worked, &known, &task, id)
         };
         let round = self.extended(working).await;
-        drop(permit);
+        drop((permit, handled));
         Some(round)
     }
 

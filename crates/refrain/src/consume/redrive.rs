@@ -12,6 +12,7 @@ use super::{
 use crate::{
     Engine, Result,
     audit::{Entry, Event},
+    engine::OperatorAction,
     record::State,
     store::Store,
 };
@@ -36,6 +37,16 @@ pub struct Redrive {
     fallback: Option<String>,
     idle: Duration,
     at_most: u64,
+    /// Author and reason, for the audit log.
+    ordered: RedriveOrder,
+}
+
+/// Author and reason of a redrive.
+#[derive(Debug)]
+struct RedriveOrder {
+    actor: &'static str,
+    by: Option<String>,
+    reason: Option<String>,
 }
 
 /// Counts of a redrive.
@@ -64,6 +75,11 @@ impl Redrive {
             fallback: None,
             idle: Duration::from_secs(2),
             at_most: u64::MAX,
+            ordered: RedriveOrder {
+                actor: "command",
+                by: None,
+                reason: None,
+            },
         }
     }
 
@@ -93,6 +109,21 @@ impl Redrive {
     pub fn with_at_most(mut self, at_most: u64) -> Self {
         self.at_most = at_most;
         self
+    }
+
+    /// Sets the author and the reason, which are written to the audit log. Default: the actor `command`, without a
+    /// reason.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) as for [`OperatorAction::check`].
+    pub fn with_action(mut self, action: OperatorAction<'_>) -> Result<Self> {
+        action.check()?;
+        self.ordered = RedriveOrder {
+            actor: action.actor,
+            by: action.by.map(Into::into),
+            reason: Some(action.reason.into()),
+        };
+        Ok(self)
     }
 
     /// Publishes the letters.
@@ -166,7 +197,9 @@ impl Redrive {
         let records = text_of(letter, DEAD_RECORDS).unwrap_or_default();
         entry.record = records.rsplit(',').find_map(|text| text.parse().ok());
         entry.operation = text_of(letter, DEAD_CONSUMER).map(Into::into);
-        entry.actor = Some("command".into());
+        entry.actor = Some(self.ordered.actor.into());
+        entry.by.clone_from(&self.ordered.by);
+        entry.reason.clone_from(&self.ordered.reason);
         log.write(entry).await
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::{
     Mutex, PoisonError,
-    atomic::{AtomicU64, Ordering},
+    atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 
 use crate::Error;
@@ -96,6 +96,17 @@ pub struct Tally {
     counts: [AtomicU64; Count::ALL.len()],
     /// Error of the last pull, if it failed.
     trouble: Mutex<Option<String>>,
+    /// Messages that are being handled.
+    in_flight: AtomicUsize,
+}
+
+/// A message that is being handled, until it is dropped.
+pub(super) struct HandledMessage<'a>(&'a AtomicUsize);
+
+impl Drop for HandledMessage<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Tally {
@@ -103,6 +114,18 @@ impl Tally {
     #[must_use]
     pub fn get(&self, count: Count) -> u64 {
         self.counts[count as usize].load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of messages that are being handled now.
+    #[must_use]
+    pub fn in_flight_now(&self) -> usize {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Counts a message as in flight, until the returned value is dropped.
+    pub(super) fn handle(&self) -> HandledMessage<'_> {
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        HandledMessage(&self.in_flight)
     }
 
     /// Returns the reason why the last pull did not get all messages: the broker is unreachable, or cannot deliver some

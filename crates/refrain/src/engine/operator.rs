@@ -39,6 +39,15 @@ impl<'a> From<&'a str> for OperatorAction<'a> {
 }
 
 impl OperatorAction<'_> {
+    /// Checks reason and name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] if one of them is empty, too long or has control characters.
+    pub fn check(&self) -> Result<()> {
+        check_text("reason", self.reason)?;
+        self.by.map_or(Ok(()), |by| check_text("by", by))
+    }
+
     /// Adds reason and author to an entry of the audit log.
     fn entry(&self, entry: Entry) -> Entry {
         Entry {
@@ -96,7 +105,8 @@ impl Engine {
         resolution: Resolution,
         action: impl Into<OperatorAction<'_>>,
     ) -> Result<Resolved> {
-        let action = check_action(action.into())?;
+        let action = action.into();
+        action.check()?;
         let found = self.store().read(id).await?;
         let hold = match found.as_ref().map(|reading| &reading.record.state) {
             Some(State::Indeterminate { hold, .. }) => *hold,
@@ -142,7 +152,8 @@ impl Engine {
         id: RecordId,
         action: impl Into<OperatorAction<'_>>,
     ) -> Result<Erased> {
-        let action = check_action(action.into())?;
+        let action = action.into();
+        action.check()?;
         let told = |event| action.entry(Entry::new(event).of(id, None));
         self.inner.audit_write(told(Event::Erasing)).await?;
         let erased = self.store().erase(id).await?;
@@ -203,14 +214,6 @@ fn settlement(resolution: Resolution, id: RecordId) -> (Settlement, Option<Outco
 fn refused(action: &OperatorAction<'_>, id: RecordId, why: &'static str) -> Entry {
     let entry = Entry::new(Event::Refused).of(id, None);
     action.entry(entry.with_detail(why))
-}
-
-fn check_action(action: OperatorAction<'_>) -> Result<OperatorAction<'_>> {
-    check_text("reason", action.reason)?;
-    if let Some(by) = action.by {
-        check_text("by", by)?;
-    }
-    Ok(action)
 }
 
 fn check_text(name: &str, text: &str) -> Result<()> {
