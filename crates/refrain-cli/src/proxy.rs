@@ -53,7 +53,8 @@ const UNAVAILABLE: u8 = 69;
 
 Flags override the environment (REFRAIN_UPSTREAM, REFRAIN_LISTEN, REFRAIN_ADMIN, REFRAIN_STORE, REFRAIN_AUDIT_LOG, REFRAIN_LOG;
 append _FILE to name a file that holds the value), which overrides the file.
-If the admin address is not a loopback address, REFRAIN_ADMIN_TOKEN is required.
+If the admin address is not a loopback address, REFRAIN_ADMIN_TOKEN is required; REFRAIN_ADMIN_READER_TOKEN is a
+second token, which may look at everything and change nothing. Append _FILE to read either of them from a file.
 SIGTERM and Ctrl-C let running requests finish, for up to `drain` of [proxy]; a second signal stops at once.
 
 Exit codes: 0 stopped by a signal, 2 wrong usage, 64 bad configuration, 69 port, store or audit log unavailable.")]
@@ -69,7 +70,7 @@ pub(crate) struct Args {
     /// Folder of the audit log [default: audit in the store's folder, else refrain-audit]
     #[arg(long, value_name = "DIR")]
     audit_log: Option<String>,
-    /// Address of health checks, metrics and the records API [default: 127.0.0.1:8378]
+    /// Address of the dashboard, health checks, metrics and the records API [default: 127.0.0.1:8378]
     #[arg(long, value_name = "ADDRESS")]
     admin: Option<String>,
     /// Configuration file (refrain.toml)
@@ -199,7 +200,7 @@ fn start(args: &Args) -> Result<(), Failure> {
 async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
     // Before the ports are open: from here on a signal stops the proxy in order.
     let (mut signals, mut told) = (Signals::new()?, Signals::new()?);
-    let token = admin_token(settings)?;
+    let (token, reader_token) = admin_tokens(settings)?;
     // Claims are kept in the last store named.
     let truth = settings.store.last().map_or("", Address::as_str);
     let metrics = Metrics::new(&settings.policy, truth);
@@ -224,6 +225,7 @@ async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
         telemetry,
         is_draining: is_draining.clone(),
         token,
+        reader_token,
         configuration: serde_json::to_value(settings).unwrap_or_default(),
         workers: None,
     };
@@ -251,14 +253,10 @@ async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The admin bearer token, which is required if the admin address is not a loopback one.
-fn admin_token(settings: &Settings) -> Result<Option<String>, Failure> {
-    let token = settings::value("admin_token", None)?;
-    if token.as_ref().is_some_and(|token| token.trim().is_empty()) {
-        let message = "refrain: REFRAIN_ADMIN_TOKEN, or the file that REFRAIN_ADMIN_TOKEN_FILE names, is empty; \
-                       set a token, or unset the variable";
-        return Err(Failure::Configuration(message.into()));
-    }
+/// The admin token, which is required if the admin address is not a loopback one; and the token that only reads.
+fn admin_tokens(settings: &Settings) -> Result<(Option<String>, Option<String>), Failure> {
+    let token = token("admin_token")?;
+    let reader = self::token("admin_reader_token")?;
     if token.is_none() && !settings.admin.ip().is_loopback() {
         let message = format!(
             "refrain: the admin address {} is reachable from other machines and needs a token; \
@@ -266,6 +264,23 @@ fn admin_token(settings: &Settings) -> Result<Option<String>, Failure> {
             settings.admin
         );
         return Err(Failure::Configuration(message));
+    }
+    if reader.is_some() && (token.is_none() || token == reader) {
+        let message = "refrain: REFRAIN_ADMIN_READER_TOKEN needs REFRAIN_ADMIN_TOKEN with another value; \
+                       set both, or unset REFRAIN_ADMIN_READER_TOKEN";
+        return Err(Failure::Configuration(message.into()));
+    }
+    Ok((token, reader))
+}
+
+/// A token from the environment, which must not be blank.
+fn token(name: &str) -> Result<Option<String>, Failure> {
+    let token = settings::value(name, None)?;
+    if token.as_ref().is_some_and(|token| token.trim().is_empty()) {
+        let name = format!("REFRAIN_{}", name.to_uppercase());
+        return Err(Failure::Configuration(format!(
+            "refrain: {name}, or the file that {name}_FILE names, is empty; set a token, or unset the variable"
+        )));
     }
     Ok(token)
 }

@@ -48,6 +48,7 @@ async fn open_with(operation: Operation, token: Option<&str>) -> Stage {
         telemetry: Telemetry::new(Metrics::new(&policy, "memory:")),
         is_draining: Arc::new(AtomicBool::new(false)),
         token: token.map(Into::into),
+        reader_token: None,
         configuration: Value::Null,
         workers: None,
     };

@@ -1,7 +1,8 @@
-//! Admin API for operators: liveness, readiness, metrics and records.
+//! Admin listener for operators: the dashboard, liveness, readiness, metrics and records.
 //!
 //! | route | response |
 //! |---|---|
+//! | `GET /` | the dashboard |
 //! | `GET /livez` | 200 as long as the process runs; never accesses the store |
 //! | `GET /readyz` | 200 when the store and the audit log work; 503 with a reason otherwise, and while draining |
 //! | `GET /metrics` | metrics as text for Prometheus |
@@ -17,8 +18,8 @@
 //! | `GET /api/workers/{name}/dead-letters` | dead letters of a worker, without consuming them |
 //! | `POST /api/workers/{name}/redrive` | publishes dead letters again |
 //!
-//! All routes but the first two require the token, if one is set. It is optional only on a loopback address.
-//! Errors are JSON: `error` says what is wrong, `fix` what to do.
+//! All routes but the probes require a token, if one is set. It is optional only on a loopback address.
+//! Errors of the API are JSON: `error` says what is wrong, `fix` what to do.
 
 use std::{
     io,
@@ -35,8 +36,8 @@ use axum::{
 use refrain::http::RefrainLayer;
 use tokio::net::TcpListener;
 
-mod access;
-mod health;
+pub(crate) mod access;
+pub(crate) mod health;
 mod listen;
 pub use listen::serve as serve_routes;
 
@@ -44,23 +45,25 @@ mod metrics;
 pub use metrics::Metrics;
 pub(crate) use metrics::{BucketCounts, RefusedHeads, UpstreamErrors, quantile};
 
-mod operations;
-mod overview;
-mod records;
-mod refusal;
+pub(crate) mod operations;
+pub(crate) mod overview;
+pub(crate) mod records;
+pub(crate) mod refusal;
+pub(crate) mod resolve;
 mod scrape;
+pub(crate) mod sessions;
 mod unknown;
-mod view;
+pub(crate) mod view;
 
 mod workers;
 pub use workers::{WorkerStatus, Workers, WorkersFuture};
 
 use access::Access;
 
-use crate::telemetry::Telemetry;
+use crate::{dashboard, telemetry::Telemetry};
 
 /// Largest request body: an outcome as JSON, with room for its encoding.
-const REQUEST_BYTES_MAX: usize = 16 << 20;
+pub(crate) const REQUEST_BYTES_MAX: usize = 16 << 20;
 
 /// State that the admin API serves.
 #[derive(Debug, Clone)]
@@ -73,6 +76,8 @@ pub struct Admin {
     pub is_draining: Arc<AtomicBool>,
     /// Token that operators send as `Authorization: Bearer`; required if the address is not loopback.
     pub token: Option<String>,
+    /// Token that only allows to read.
+    pub reader_token: Option<String>,
     /// The settings in force, without secrets.
     pub configuration: serde_json::Value,
     /// The message consumers of this process, if it has any.
@@ -101,15 +106,15 @@ pub async fn serve(
 
 /// All routes, for a listener on this address.
 fn router(admin: Admin, address: SocketAddr) -> io::Result<Router> {
-    let access = Arc::new(Access::new(address, admin.token.as_deref())?);
+    let access = Arc::new(Access::new(address, &admin)?);
     let api = Router::new()
         .route("/metrics", get(scrape::metrics))
         .route("/api/records", get(records::list))
         .route(
             "/api/records/{id}",
-            get(records::show).delete(records::erase),
+            get(records::show).delete(resolve::erase),
         )
-        .route("/api/records/{id}/resolve", post(records::resolve))
+        .route("/api/records/{id}/resolve", post(resolve::resolve))
         .route("/api/find", post(records::find))
         .route("/api/operations", get(operations::list))
         .route("/api/overview", get(overview::show))
@@ -123,11 +128,16 @@ fn router(admin: Admin, address: SocketAddr) -> io::Result<Router> {
         .layer(middleware::from_fn_with_state(
             access.clone(),
             access::require_token,
+        ))
+        .layer(middleware::from_fn_with_state(
+            access.clone(),
+            access::require_json,
         ));
     Ok(Router::new()
         .route("/livez", get(health::livez))
         .route("/readyz", get(health::readyz))
         .merge(api)
+        .merge(dashboard::routes(&access))
         .fallback(refusal::no_route)
         .method_not_allowed_fallback(refusal::no_method)
         .layer(middleware::from_fn_with_state(

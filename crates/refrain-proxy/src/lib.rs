@@ -11,6 +11,7 @@ pub mod telemetry;
 
 mod clients;
 mod connect;
+mod dashboard;
 mod descriptors;
 mod forward;
 mod headers;

@@ -1,6 +1,7 @@
 //! A headless Chromium, driven with the DevTools protocol through a pipe.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+#![allow(dead_code, reason = "each test file uses only part of this module")]
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
@@ -131,6 +132,46 @@ impl Browser {
         // Also catches events that the page causes just after loading.
         self.evaluate("new Promise(done => setTimeout(done, 100))");
         std::mem::take(&mut self.events)
+    }
+
+    /// Clicks the element that an expression finds, and waits until the page that follows has loaded.
+    pub(crate) fn click(&mut self, element: &str) -> Vec<Value> {
+        self.follow(&format!(
+            "(() => {{ const it = {element}; setTimeout(() => it.click(), 0); }})()"
+        ))
+    }
+
+    /// Evaluates an expression that opens a page, and waits until it has loaded.
+    pub(crate) fn follow(&mut self, expression: &str) -> Vec<Value> {
+        self.events.clear();
+        self.evaluate(expression);
+        while !self
+            .events
+            .iter()
+            .any(|it| it["method"] == "Page.loadEventFired")
+        {
+            let message = self.next("load");
+            self.events.push(message);
+        }
+        std::mem::take(&mut self.events)
+    }
+
+    /// Presses a key of the keyboard; `text` is what it types.
+    pub(crate) fn press(&mut self, key: &str, text: &str) {
+        let code = match key {
+            "Tab" => 9,
+            "Enter" => 13,
+            " " => 32,
+            _ => 0,
+        };
+        for kind in ["keyDown", "keyUp"] {
+            let mut event =
+                json!({ "type": kind, "key": key, "code": key, "windowsVirtualKeyCode": code });
+            if kind == "keyDown" && !text.is_empty() {
+                event["text"] = json!(text);
+            }
+            self.call("Input.dispatchKeyEvent", event);
+        }
     }
 
     /// Evaluates an expression in the page.

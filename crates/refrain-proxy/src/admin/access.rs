@@ -1,10 +1,16 @@
 //! Access control of the admin API.
 //!
 //! Every program on the machine can reach a loopback address, including browsers, and any web page can make a browser send requests.
-//! So `Host` must be a loopback name (after DNS rebinding it is the page's own name), writes need a content type
-//! that browsers do not send across sites without a preflight request, and no response allows another origin to read it.
+//! So `Host` must be a loopback name (after DNS rebinding it is the page's own name), writes to the API need a content
+//! type that browsers do not send across sites without a preflight request, forms of the dashboard need a token,
+//! and no response allows another origin to read it.
 
-use std::{io, net::IpAddr, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use axum::{
     extract::{Request, State},
@@ -12,25 +18,57 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header, uri::Authority};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 
-use super::refusal::Refusal;
+use super::{Admin, metrics::RefusedAccess, refusal::Refusal, sessions::Sessions};
 
 /// Longest time for a response.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
+/// Wrong tokens in one minute that are answered at once.
+const WRONG_TOKENS_QUICK: u32 = 10;
+/// Pause before the answer to each further wrong token. Every connection can thus guess once in this time.
+const WRONG_TOKEN_PAUSE: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
 
-/// Access rules of the admin API.
+/// What a caller may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Role {
+    /// See everything, change nothing.
+    Reader,
+    /// Also resolve unknown outcomes, delete records and redrive dead letters.
+    Resolver,
+}
+
+/// Access rules of one admin listener.
 #[derive(Debug)]
-pub(super) struct Access {
+pub(crate) struct Access {
     is_loopback: bool,
-    /// Hash of the token. Hashes have equal length and are compared in constant time, so timing reveals nothing.
-    token: Option<blake3::Hash>,
+    /// Hashes of the tokens. They have equal length and are compared in constant time, so timing reveals nothing.
+    tokens: Vec<(blake3::Hash, Role)>,
+    /// Part of the names of cookies: browsers share cookies between the ports of a host.
+    port: u16,
+    pub(crate) sessions: Sessions,
+    refused: RefusedAccess,
+    wrong_tokens: Mutex<WrongTokens>,
+}
+
+/// Wrong tokens in the current minute.
+#[derive(Debug)]
+struct WrongTokens {
+    since: Instant,
+    count: u32,
 }
 
 impl Access {
-    pub(super) fn new(address: SocketAddr, token: Option<&str>) -> io::Result<Self> {
+    pub(super) fn new(address: SocketAddr, admin: &Admin) -> io::Result<Self> {
         let is_loopback = address.ip().to_canonical().is_loopback();
-        if token.is_some_and(|token| token.trim().is_empty()) {
+        let token = admin.token.as_deref();
+        let reader = admin.reader_token.as_deref();
+        if [token, reader]
+            .iter()
+            .flatten()
+            .any(|it| it.trim().is_empty())
+        {
             return Err(invalid(
                 "the admin token is empty; set a token, or leave it unset".into(),
             ));
@@ -41,15 +79,46 @@ impl Access {
                  set a token, or listen on 127.0.0.1"
             )));
         }
+        if reader.is_some() && (token.is_none() || token == reader) {
+            return Err(invalid(
+                "the reader token needs an admin token that differs from it; set both, or only the admin token"
+                    .into(),
+            ));
+        }
+        let resolver = token.map(|it| (blake3::hash(it.as_bytes()), Role::Resolver));
+        let reader = reader.map(|it| (blake3::hash(it.as_bytes()), Role::Reader));
         Ok(Self {
             is_loopback,
-            token: token.map(|token| blake3::hash(token.as_bytes())),
+            tokens: resolver.into_iter().chain(reader).collect(),
+            port: address.port(),
+            sessions: Sessions::new(),
+            refused: admin.telemetry.metrics().refused_access().clone(),
+            wrong_tokens: Mutex::new(WrongTokens {
+                since: Instant::now(),
+                count: 0,
+            }),
         })
+    }
+
+    /// Whether callers must show a token.
+    pub(crate) fn needs_token(&self) -> bool {
+        !self.tokens.is_empty()
+    }
+
+    /// The port that the listener has.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Counts a request that was refused for this reason.
+    pub(crate) fn count_refused(&self, reason: &'static str) {
+        self.refused.get_or_create(&[("reason", reason)]).inc();
     }
 
     fn check_same_site(&self, request: &Request) -> Result<(), Refusal> {
         let host = host(request);
         if self.is_loopback && !host.as_ref().is_some_and(is_loopback) {
+            self.count_refused("host");
             let error = "the Host header is not a loopback address";
             let fix = "send the request to http://127.0.0.1 or http://localhost";
             return Err(Refusal::new(StatusCode::FORBIDDEN, error, fix));
@@ -57,25 +126,66 @@ impl Access {
         if matches!(*request.method(), Method::GET | Method::HEAD) {
             return Ok(());
         }
-        check_origin(request.headers(), host.as_ref())?;
-        check_type(request)
+        check_origin(request.headers(), host.as_ref()).inspect_err(|_| self.count_refused("origin"))
     }
 
-    fn check_token(&self, headers: &HeaderMap) -> Result<(), Refusal> {
-        let Some(token) = &self.token else {
-            return Ok(());
-        };
-        match bearer(headers) {
-            Some(shown) if blake3::hash(shown) == *token => Ok(()),
-            shown => {
-                let error = match shown {
-                    Some(_) => "the admin token is wrong",
-                    None => "an admin token is required",
-                };
-                let fix = "send the admin token as Authorization: Bearer";
-                Err(Refusal::new(StatusCode::UNAUTHORIZED, error, fix))
+    /// The role of a token; `None` if it is wrong. After several wrong ones, each further one has to wait.
+    pub(crate) async fn role_of(&self, token: &[u8]) -> Option<Role> {
+        let shown = blake3::hash(token);
+        // Every token is compared, so that the time does not tell which one it is.
+        let roles = self
+            .tokens
+            .iter()
+            .map(|(hash, role)| (*hash == shown).then_some(*role));
+        let role = roles.fold(None, Option::or);
+        if role.is_none() {
+            self.count_refused("token-wrong");
+            if self.is_guessing() {
+                sleep(WRONG_TOKEN_PAUSE).await;
             }
         }
+        role
+    }
+
+    /// Counts a wrong token; returns whether there were many of them.
+    fn is_guessing(&self) -> bool {
+        let wrong = self.wrong_tokens.lock();
+        let mut wrong = wrong.unwrap_or_else(PoisonError::into_inner);
+        if wrong.since.elapsed() >= MINUTE {
+            (wrong.since, wrong.count) = (Instant::now(), 0);
+        }
+        wrong.count = wrong.count.saturating_add(1);
+        wrong.count > WRONG_TOKENS_QUICK
+    }
+
+    /// The role of a caller that shows its token in the header `Authorization`.
+    pub(crate) async fn role_of_bearer(&self, headers: &HeaderMap) -> Result<Role, Refusal> {
+        if !self.needs_token() {
+            return Ok(Role::Resolver);
+        }
+        let error = match bearer(headers) {
+            Some(shown) => match self.role_of(shown).await {
+                Some(role) => return Ok(role),
+                None => "the admin token is wrong",
+            },
+            None => {
+                self.count_refused("token-missing");
+                "an admin token is required"
+            }
+        };
+        let fix = "send the admin token as Authorization: Bearer";
+        Err(Refusal::new(StatusCode::UNAUTHORIZED, error, fix))
+    }
+
+    /// Rejects a caller that may only read.
+    pub(crate) fn check_resolver(&self, role: Role) -> Result<(), Refusal> {
+        if role == Role::Resolver {
+            return Ok(());
+        }
+        self.count_refused("role");
+        let error = "the reader token may not change anything";
+        let fix = "use the admin token, REFRAIN_ADMIN_TOKEN of the proxy";
+        Err(Refusal::new(StatusCode::FORBIDDEN, error, fix))
     }
 }
 
@@ -99,15 +209,41 @@ pub(super) async fn reject_cross_site(
     response
 }
 
-/// Rejects requests without the token, if one is set.
+/// Rejects API requests without a token, if one is set, and writes that need another token or are not JSON.
 pub(super) async fn require_token(
     State(access): State<Arc<Access>>,
     request: Request,
     next: Next,
 ) -> Response {
-    match access.check_token(request.headers()) {
+    let checked = access.role_of_bearer(request.headers()).await;
+    // Looking up a record is a POST, because its request may be long.
+    let is_read = matches!(*request.method(), Method::GET | Method::HEAD)
+        || request.uri().path() == "/api/find";
+    match checked.and_then(|role| {
+        if is_read {
+            Ok(())
+        } else {
+            access.check_resolver(role)
+        }
+    }) {
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
+    }
+}
+
+/// Rejects API requests whose body is not JSON, which forms of other sites cannot send.
+pub(super) async fn require_json(
+    State(access): State<Arc<Access>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
+    match check_type(&request) {
+        Err(refusal) if !is_read => {
+            access.count_refused("content-type");
+            refusal.into_response()
+        }
+        _ => next.run(request).await,
     }
 }
 
@@ -161,7 +297,7 @@ fn check_origin(headers: &HeaderMap, host: Option<&Authority>) -> Result<(), Ref
     Err(Refusal::new(StatusCode::FORBIDDEN, error, fix))
 }
 
-/// Requires JSON, which forms of other sites cannot send.
+/// Whether the body is JSON, or absent.
 fn check_type(request: &Request) -> Result<(), Refusal> {
     use http_body::Body as _;
     let kind = request.headers().get(header::CONTENT_TYPE);
@@ -175,7 +311,8 @@ fn check_type(request: &Request) -> Result<(), Refusal> {
     Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, error, fix))
 }
 
-fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+/// The token of the header `Authorization`.
+pub(crate) fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let value = headers.get(header::AUTHORIZATION)?.as_bytes();
     let (scheme, shown) = value.split_at_checked(7)?;
     scheme

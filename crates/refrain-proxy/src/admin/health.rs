@@ -38,7 +38,7 @@ pub(super) async fn readyz(State(admin): State<Arc<Admin>>) -> Response {
 }
 
 /// The reason and its details, if new requests cannot be guarded now.
-pub(super) async fn why_not_ready(admin: &Admin) -> Option<(&'static str, String)> {
+pub(crate) async fn why_not_ready(admin: &Admin) -> Option<(&'static str, String)> {
     if admin.is_draining.load(Ordering::Acquire) {
         return Some(("draining", "the proxy is shutting down".into()));
     }

@@ -52,6 +52,21 @@ pub(crate) type RefusedHeads = Family<[(&'static str, &'static str); 1], Counter
 /// Requests that got no response from the upstream, by reason. Clones share their counters.
 pub(crate) type UpstreamErrors = Family<[(&'static str, &'static str); 1], Counter>;
 
+/// Requests that the admin listener refused, by reason. Clones share their counters.
+pub(crate) type RefusedAccess = Family<[(&'static str, &'static str); 1], Counter>;
+
+/// Why the admin listener refuses requests.
+const ACCESS_REFUSALS: [&str; 8] = [
+    "content-type",
+    "form",
+    "host",
+    "origin",
+    "role",
+    "session",
+    "token-missing",
+    "token-wrong",
+];
+
 /// The reasons of upstream errors.
 const UPSTREAM_ERRORS: [&str; 4] = ["unreachable", "timeout", "reset", "failed"];
 
@@ -72,6 +87,7 @@ pub struct Metrics {
     refused_heads: RefusedHeads,
     upstream_errors: UpstreamErrors,
     unknown: UnknownCache,
+    refused_access: RefusedAccess,
 }
 
 /// Class of the status of a response.
@@ -182,6 +198,12 @@ impl Metrics {
         for reason in UPSTREAM_ERRORS {
             drop(upstream_errors.get_or_create(&[("reason", reason)]));
         }
+        let refused_access = RefusedAccess::default();
+        let help = "Requests that the admin listener refused, by reason";
+        registry.register("admin_refused", help, refused_access.clone());
+        for reason in ACCESS_REFUSALS {
+            drop(refused_access.get_or_create(&[("reason", reason)]));
+        }
         let decisions = || Decision::ALL.iter().map(|_| OnceLock::new()).collect();
         let operations = policy.operations();
         let operations = operations.map(|operation| (operation.name.clone(), decisions()));
@@ -193,6 +215,7 @@ impl Metrics {
             observed,
             unmatched,
             upstream_errors,
+            refused_access,
             registry,
             requests,
             request_durations,
@@ -256,6 +279,11 @@ impl Metrics {
     /// The last sample of unknown outcomes.
     pub(super) fn unknown(&self) -> &UnknownCache {
         &self.unknown
+    }
+
+    /// Counters of requests that the admin listener refused.
+    pub(super) fn refused_access(&self) -> &RefusedAccess {
+        &self.refused_access
     }
 
     /// Appends the metrics as text, without an end marker.

@@ -43,7 +43,7 @@ pub(super) async fn show(State(admin): State<Arc<Admin>>) -> Json<Value> {
 }
 
 /// The number of records in each state; `None` if the store does not tell in time.
-pub(super) async fn census(admin: &Admin) -> Option<Census> {
+pub(crate) async fn census(admin: &Admin) -> Option<Census> {
     let counted = timeout(CENSUS_MAX, admin.layer.engine().store().census()).await;
     counted.ok()?.ok()
 }

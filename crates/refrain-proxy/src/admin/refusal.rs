@@ -11,16 +11,16 @@ use serde_json::json;
 
 /// An error response: what is wrong, and what to do.
 #[derive(Debug)]
-pub(super) struct Refusal {
-    pub(super) status: StatusCode,
-    pub(super) error: String,
-    pub(super) fix: String,
+pub(crate) struct Refusal {
+    pub(crate) status: StatusCode,
+    pub(crate) error: String,
+    pub(crate) fix: String,
     /// Seconds after which a retry may succeed.
-    pub(super) retry_after: Option<u64>,
+    pub(crate) retry_after: Option<u64>,
 }
 
 impl Refusal {
-    pub(super) fn new(
+    pub(crate) fn new(
         status: StatusCode,
         error: impl Into<String>,
         fix: impl Into<String>,
@@ -33,11 +33,11 @@ impl Refusal {
         }
     }
 
-    pub(super) fn bad(error: impl Into<String>, fix: impl Into<String>) -> Self {
+    pub(crate) fn bad(error: impl Into<String>, fix: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, error, fix)
     }
 
-    pub(super) fn conflict(error: impl Into<String>, fix: impl Into<String>) -> Self {
+    pub(crate) fn conflict(error: impl Into<String>, fix: impl Into<String>) -> Self {
         Self::new(StatusCode::CONFLICT, error, fix)
     }
 }
@@ -93,13 +93,13 @@ impl From<BytesRejection> for Refusal {
     }
 }
 
-pub(super) async fn no_route(uri: Uri) -> Refusal {
-    let fix = "use /livez, /readyz, /metrics, /api/overview, /api/requests, /api/records, /api/find, /api/operations or /api/workers";
+pub(crate) async fn no_route(uri: Uri) -> Refusal {
+    let fix = "use /, /livez, /readyz, /metrics, /api/overview, /api/requests, /api/records, /api/find, /api/operations or /api/workers";
     let error = format!("no such route: {}", uri.path());
     Refusal::new(StatusCode::NOT_FOUND, error, fix)
 }
 
-pub(super) async fn no_method(method: Method, uri: Uri) -> Refusal {
+pub(crate) async fn no_method(method: Method, uri: Uri) -> Refusal {
     let error = format!("{} does not support {method}", uri.path());
     let fix = "use GET to read, POST to resolve or find, DELETE to delete";
     Refusal::new(StatusCode::METHOD_NOT_ALLOWED, error, fix)

@@ -80,21 +80,27 @@ fn describe(reading: &Reading) -> Map<String, Value> {
     shown
 }
 
-/// Converts past times of the store's clock to those of this process's clock.
-struct Past {
+/// Converts times of the store's clock to those of this process's clock.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Past {
     now: Timestamp,
     wall: Timestamp,
 }
 
 impl Past {
-    fn new(now: Timestamp) -> Self {
+    pub(crate) fn new(now: Timestamp) -> Self {
         let wall = SystemClock.wall();
         Self { now, wall }
     }
 
-    fn show(&self, moment: Timestamp) -> String {
-        let ago = self.now.0.saturating_sub(moment.0);
-        Timestamp(self.wall.0.saturating_sub(ago)).rfc3339()
+    pub(crate) fn show(&self, moment: Timestamp) -> String {
+        (Timestamp(self.wall.0.saturating_sub(self.now.0)) + Duration::from_millis(moment.0))
+            .rfc3339()
+    }
+
+    /// The time since a moment.
+    pub(crate) fn ago(&self, moment: Timestamp) -> Duration {
+        self.now.left(moment)
     }
 }
 

@@ -16,11 +16,7 @@ use refrain::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{
-    Admin,
-    records::{action, parse},
-    refusal::Refusal,
-};
+use super::{Admin, records::parse, refusal::Refusal, resolve::action};
 
 /// Most dead letters listed, and the default of a redrive.
 const LETTERS_MAX: u32 = 100;

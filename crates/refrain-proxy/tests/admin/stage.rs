@@ -32,6 +32,9 @@ use serde_json::Value;
 use tokio::{net::TcpListener, net::TcpStream, sync::oneshot, task::JoinHandle};
 use tower_service::Service as _;
 
+/// The token that only reads, where there is a token.
+pub(crate) const READER_TOKEN: &str = "only look";
+
 pub(crate) struct Stage {
     pub(crate) address: SocketAddr,
     pub(crate) engine: Engine,
@@ -85,6 +88,9 @@ pub(crate) async fn open_on(
         telemetry,
         is_draining: is_draining.clone(),
         token: token.map(Into::into),
+        reader_token: token
+            .is_some_and(|it| !it.trim().is_empty())
+            .then(|| READER_TOKEN.into()),
         configuration: serde_json::json!({ "upstream": "http://127.0.0.1:3000" }),
         workers: None,
     };

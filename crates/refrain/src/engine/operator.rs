@@ -39,7 +39,7 @@ impl<'a> From<&'a str> for OperatorAction<'a> {
 }
 
 impl OperatorAction<'_> {
-    /// Checks reason and name.
+    /// Checks reason and name, as every operator action does first.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] if one of them is empty, too long or has control characters.

@@ -143,6 +143,7 @@ async fn served() -> String {
         telemetry,
         is_draining: Arc::default(),
         token: None,
+        reader_token: None,
         configuration: serde_json::Value::Null,
         workers: None,
     };

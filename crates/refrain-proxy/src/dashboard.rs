@@ -1,0 +1,117 @@
+//! The dashboard of the admin listener: HTML pages made on the server, with one style sheet and one small script.
+//!
+//! It works without the script, which only adds new requests to the list of requests. Pages load nothing from anywhere
+//! else, and their policy forbids it. All text that clients or services control is escaped by `maud`, and a test
+//! checks in a browser that none of it runs.
+//!
+//! | part | contents |
+//! |---|---|
+//! | `visit` | who asks: sessions, roles, form tokens, log-in |
+//! | `frame` | what all pages share |
+//! | `search`, `record`, `resolve`, `advice` | records, unknown outcomes, and how they are settled |
+
+use std::sync::Arc;
+
+use axum::{
+    Extension, Router,
+    extract::{FromRequestParts, Request},
+    middleware::{self, Next},
+    response::{IntoResponse as _, Response},
+    routing::{get, post},
+};
+use http::{HeaderName, HeaderValue, header, request::Parts};
+
+use crate::admin::{Admin, access::Access, refusal::Refusal};
+
+mod advice;
+mod frame;
+mod record;
+mod resolve;
+mod search;
+mod visit;
+
+use visit::Visitor;
+
+/// Pages load their own style, script and images, and nothing else; forms are sent only here, and no page frames them.
+const CONTENT_POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; \
+    connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
+
+/// The routes of the dashboard.
+pub(crate) fn routes(access: &Arc<Access>) -> Router<Arc<Admin>> {
+    let pages = Router::new()
+        .route("/", get(search::unknown))
+        .route("/unknown", get(search::unknown))
+        .route("/records", get(search::records))
+        .route("/records/{id}", get(record::show))
+        .route("/records/{id}/resolve", post(resolve::resolve))
+        .route("/problems/{code}", get(advice::problem))
+        .layer(middleware::from_fn_with_state(
+            access.clone(),
+            visit::check_form,
+        ))
+        .layer(middleware::from_fn_with_state(access.clone(), visit::admit));
+    let open = Router::new()
+        .route("/login", get(visit::login_page).post(visit::login))
+        .route("/logout", post(visit::logout))
+        .layer(middleware::from_fn_with_state(
+            access.clone(),
+            visit::check_form,
+        ))
+        .layer(middleware::from_fn_with_state(access.clone(), visit::greet))
+        .route("/dashboard.css", get(style))
+        .route("/dashboard.js", get(script));
+    pages
+        .merge(open)
+        .layer(Extension(access.clone()))
+        .layer(middleware::from_fn(restrict))
+}
+
+async fn style() -> Response {
+    let kind = "text/css; charset=utf-8";
+    let bytes = include_str!("dashboard/dashboard.css");
+    ([(header::CONTENT_TYPE, kind)], bytes).into_response()
+}
+
+async fn script() -> Response {
+    let kind = "text/javascript; charset=utf-8";
+    let bytes = include_str!("dashboard/dashboard.js");
+    ([(header::CONTENT_TYPE, kind)], bytes).into_response()
+}
+
+/// Adds the headers that tell the browser what a page may do.
+async fn restrict(request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    let headers = response.headers_mut();
+    for (name, value) in [
+        (header::CONTENT_SECURITY_POLICY, CONTENT_POLICY),
+        // Not `no-referrer`: with it, browsers send forms with `Origin: null`, as if from another site.
+        (header::REFERRER_POLICY, "same-origin"),
+        (header::X_FRAME_OPTIONS, "DENY"),
+        (
+            HeaderName::from_static("cross-origin-opener-policy"),
+            "same-origin",
+        ),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+/// What every page is made from.
+#[derive(Debug)]
+struct Desk {
+    admin: Arc<Admin>,
+    visitor: Visitor,
+}
+
+impl FromRequestParts<Arc<Admin>> for Desk {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, admin: &Arc<Admin>) -> Result<Self, Refusal> {
+        let visitor = parts.extensions.get::<Visitor>().cloned();
+        Ok(Self {
+            admin: admin.clone(),
+            visitor: visitor.ok_or_else(visit::forbidden)?,
+        })
+    }
+}
