@@ -42,7 +42,7 @@ pub use listen::serve as serve_routes;
 
 mod metrics;
 pub use metrics::Metrics;
-pub(crate) use metrics::{BucketCounts, RefusedHeads, UpstreamErrors, quantile};
+pub(crate) use metrics::{BucketCounts, UpstreamErrors, quantile};
 
 mod operations;
 mod overview;
