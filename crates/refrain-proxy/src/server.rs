@@ -349,7 +349,7 @@ async fn accept(
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a client connection");
+                refrain::log_rarely!(warn, %error, "cannot accept a client connection");
                 sleep(ACCEPT_PAUSE).await;
                 continue;
             }
