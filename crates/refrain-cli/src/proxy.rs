@@ -13,7 +13,7 @@ use std::{
 
 use refrain::{
     AuditLog, Engine, ErrorKind,
-    policy::{Address, ConfigError, Secrets, Settings, redacted, schemes},
+    policy::{AccessLogTarget, Address, ConfigError, Secrets, Settings, redacted, schemes},
     store::embedded,
 };
 use refrain_proxy::{
@@ -30,7 +30,7 @@ use tracing_subscriber::{
 };
 
 use crate::{
-    output::say,
+    output::{complain, say},
     settings::{self, Flags, Loaded},
 };
 
@@ -49,15 +49,18 @@ const UNAVAILABLE: u8 = 69;
                                         guard POST and PATCH, with records in ./refrain-data
   refrain proxy --upstream http://127.0.0.1:3000 --listen 127.0.0.1:0
                                         listen on a free port, and print it
+  refrain proxy --upstream http://127.0.0.1:3000 --access-log stdout
+                                        print one JSON line for each request
   refrain proxy --config refrain.toml   use your own policy; `refrain check` explains it
 
-Flags override the environment (REFRAIN_UPSTREAM, REFRAIN_LISTEN, REFRAIN_ADMIN, REFRAIN_STORE, REFRAIN_AUDIT_LOG, REFRAIN_LOG;
+Flags override the environment (REFRAIN_UPSTREAM, REFRAIN_LISTEN, REFRAIN_ADMIN, REFRAIN_STORE, REFRAIN_AUDIT_LOG,
+REFRAIN_ACCESS_LOG, REFRAIN_LOG;
 append _FILE to name a file that holds the value), which overrides the file.
 If the admin address is not a loopback address, REFRAIN_ADMIN_TOKEN is required; REFRAIN_ADMIN_READER_TOKEN is a
 second token, which may look at everything and change nothing. Append _FILE to read either of them from a file.
 SIGTERM and Ctrl-C let running requests finish, for up to `drain` of [proxy]; a second signal stops at once.
 
-Exit codes: 0 stopped by a signal, 2 wrong usage, 64 bad configuration, 69 port, store or audit log unavailable.")]
+Exit codes: 0 stopped by a signal, 2 wrong usage, 64 bad configuration, 69 port, store, audit log or access log unavailable.")]
 pub(crate) struct Args {
     /// Service to guard, such as http://127.0.0.1:3000
     #[arg(long, value_name = "URL")]
@@ -70,6 +73,9 @@ pub(crate) struct Args {
     /// Folder of the audit log [default: audit in the store's folder, else refrain-audit]
     #[arg(long, value_name = "DIR")]
     audit_log: Option<String>,
+    /// File of the access log, or `stdout`: one JSON line for each request [default: no access log]
+    #[arg(long, value_name = "FILE")]
+    access_log: Option<String>,
     /// Address of the dashboard, health checks, metrics and the records API [default: 127.0.0.1:8378]
     #[arg(long, value_name = "ADDRESS")]
     admin: Option<String>,
@@ -92,7 +98,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match start(args) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(failure) => {
-            crate::output::complain(&failure);
+            complain(&failure);
             Ok(failure.code())
         }
     }
@@ -181,6 +187,7 @@ fn start(args: &Args) -> Result<(), Failure> {
             upstream: args.upstream.as_deref(),
             store: args.store.as_deref(),
             audit_log: args.audit_log.as_deref(),
+            access_log: args.access_log.as_deref(),
         },
     )?;
     // Check the configuration before anything is created, such as the folder of a store.
@@ -205,6 +212,9 @@ async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
     let truth = settings.store.last().map_or("", Address::as_str);
     let metrics = Metrics::new(&settings.policy, truth);
     let telemetry = Telemetry::new(metrics.clone());
+    if let Some(log) = &settings.access_log {
+        telemetry.open_access_log(log)?;
+    }
     let receipts = receipts::open(settings).await?;
     let engine = Engine::new(open_store(settings).await?.with_meter(metrics.clone()));
     let is_audited = settings.audited().next().is_some();
@@ -212,8 +222,8 @@ async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
     let upstream = settings.upstream.as_deref().map(redacted);
     let engine = engine.with_upstream(&upstream.unwrap_or_default());
     let proxy = Proxy::bind(settings, engine.clone())?
-        .with_layer(|layer| receipts::read(layer, receipts).with_observer(telemetry.clone()))
-        .with_metrics(&metrics);
+        .with_layer(|layer| receipts::read(layer, receipts))
+        .with_telemetry(&telemetry);
     for witness in proxy.layer().witnesses() {
         engine.learn_standing(witness).await?;
     }
@@ -222,7 +232,7 @@ async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
     let is_draining = Arc::new(AtomicBool::new(false));
     let admin = Admin {
         layer: proxy.layer().clone(),
-        telemetry,
+        telemetry: telemetry.clone(),
         is_draining: is_draining.clone(),
         token,
         reader_token,
@@ -239,18 +249,31 @@ async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
     let stop = async {
         signals.next().await;
         is_draining.store(true, Ordering::Relaxed);
-        say("stopping: no new requests; running requests finish");
+        tell(
+            settings,
+            "stopping: no new requests; running requests finish",
+        );
     };
     let left = proxy.run(stop, insisted).await?;
     admin.abort();
-    if left > 0 {
-        say(format!(
-            "stopped; requests cut off, with unknown outcomes: {left}"
-        ));
-    } else {
-        say("stopped");
+    telemetry.close();
+    match left {
+        0 => tell(settings, "stopped"),
+        left => tell(
+            settings,
+            format!("stopped; requests cut off, with unknown outcomes: {left}"),
+        ),
     }
     Ok(())
+}
+
+/// Prints a line to standard output, or to standard error if standard output is the access log.
+fn tell(settings: &Settings, line: impl std::fmt::Display) {
+    let log = settings.access_log.as_ref();
+    match log.map(|log| &log.target) {
+        Some(AccessLogTarget::Stdout) => complain(line),
+        _ => say(line),
+    }
 }
 
 /// The admin token, which is required if the admin address is not a loopback one; and the token that only reads.

@@ -26,6 +26,7 @@ pub(crate) struct Flags<'a> {
     pub(crate) upstream: Option<&'a str>,
     pub(crate) store: Option<&'a str>,
     pub(crate) audit_log: Option<&'a str>,
+    pub(crate) access_log: Option<&'a str>,
 }
 
 /// Settings, with those that came from flags and environment.
@@ -62,11 +63,12 @@ pub(crate) fn load(
         ("upstream", flags.upstream),
         ("store", flags.store),
         ("audit_log", flags.audit_log),
+        ("proxy.access_log", flags.access_log),
     ];
     let mut said = Vec::new();
     let mut text = String::new();
     for (name, flag) in given {
-        if let Some(value) = value(name, flag)? {
+        if let Some(value) = value(without_table(name), flag)? {
             text += &format!("{name} = {}\n", quoted(&value));
             said.push((name, value));
         }
@@ -82,7 +84,8 @@ pub(crate) fn load(
     let overrides = overrides.collect();
     let settings = match config {
         Some(file) => {
-            let said = said.iter().map(|(name, value)| (*name, value.as_str()));
+            let said = said.iter();
+            let said = said.map(|(name, value)| (without_table(name), value.as_str()));
             File::read_with(file, secrets, &said.collect::<Vec<_>>())?
         }
         None => above,
@@ -91,6 +94,11 @@ pub(crate) fn load(
         settings,
         overrides,
     })
+}
+
+/// The name of a setting, without that of its table.
+fn without_table(name: &str) -> &str {
+    name.rsplit('.').next().unwrap_or(name)
 }
 
 /// The file that is named, or `refrain.toml` if it exists.

@@ -15,8 +15,8 @@ use tokio::net::TcpStream;
 use tower_layer::Layer as _;
 
 use crate::{
-    admin::RefusedHeads,
     forward::Forward,
+    telemetry::Telemetry,
     wake_batch::WakeBatch,
     watch::{Client, Order, Watch},
 };
@@ -42,7 +42,7 @@ pub(crate) struct Clients {
     wake_batch: Arc<WakeBatch>,
     http1: Arc<http1::Http1>,
     http2: Arc<http2::Http2>,
-    refused_heads: RefusedHeads,
+    telemetry: Option<Arc<Telemetry>>,
 }
 
 impl Clients {
@@ -52,7 +52,7 @@ impl Clients {
         watch: Arc<Watch>,
         wake_batch: Arc<WakeBatch>,
         settings: &ProxySettings,
-        refused_heads: RefusedHeads,
+        telemetry: Option<Arc<Telemetry>>,
     ) -> Self {
         let limits = Limits {
             bytes_max: settings.head_bytes_max.max(HEAD_BYTES_MIN),
@@ -65,7 +65,7 @@ impl Clients {
             wake_batch,
             http1: Arc::new(http1::Http1::new(limits, settings.client_timeout)),
             http2: Arc::new(http2::Http2::new(limits, settings.client_timeout)),
-            refused_heads,
+            telemetry,
         }
     }
 
@@ -121,7 +121,7 @@ impl Clients {
             let front = Front {
                 service: self.layer.layer(self.forward.of(peer.ip())),
                 client,
-                refused_heads: self.refused_heads,
+                telemetry: self.telemetry,
             };
             match version {
                 Version::None => Ok(()),

@@ -23,10 +23,10 @@ use tokio::{
 };
 
 use crate::{
-    admin::{Metrics, RefusedHeads},
     clients::Clients,
     descriptors::Connections,
     forward::{Forward, Target},
+    telemetry::Telemetry,
     wake_batch::WakeBatch,
     watch::{TICK, Watch},
 };
@@ -101,7 +101,7 @@ pub struct Proxy {
     engine: Engine,
     settings: ProxySettings,
     connections: Connections,
-    refused_heads: RefusedHeads,
+    telemetry: Option<Arc<Telemetry>>,
 }
 
 impl Proxy {
@@ -127,7 +127,7 @@ impl Proxy {
             engine,
             settings: settings.proxy,
             connections: Connections::default(),
-            refused_heads: RefusedHeads::default(),
+            telemetry: None,
         })
     }
 
@@ -152,12 +152,14 @@ impl Proxy {
         self
     }
 
-    /// Reports its connections and refused heads to these metrics.
+    /// Reports its requests and connections here.
     #[must_use]
-    pub fn with_metrics(mut self, metrics: &Metrics) -> Self {
+    pub fn with_telemetry(mut self, telemetry: &Arc<Telemetry>) -> Self {
+        let metrics = telemetry.metrics();
         self.connections = metrics.connections().clone();
-        self.refused_heads = metrics.refused_heads().clone();
         self.target.count_errors(metrics.upstream_errors());
+        self.layer = self.layer.with_observer(telemetry.clone());
+        self.telemetry = Some(telemetry.clone());
         self
     }
 
@@ -239,7 +241,7 @@ impl Proxy {
             open: open.clone(),
             connections: self.connections.clone(),
         };
-        let (draining, refused_heads) = (draining.clone(), self.refused_heads.clone());
+        let (draining, telemetry) = (draining.clone(), self.telemetry.clone());
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -258,14 +260,8 @@ impl Proxy {
                     let wake_batch = WakeBatch::of_this_thread();
                     tokio::spawn(wake_batch.clone().serve());
                     let watched = watch.clone();
-                    let clients = Clients::new(
-                        layer,
-                        forward,
-                        watched,
-                        wake_batch,
-                        &settings,
-                        refused_heads,
-                    );
+                    let clients =
+                        Clients::new(layer, forward, watched, wake_batch, &settings, telemetry);
                     serve(clients, arrivals, counts).await;
                     // Tasks that still run are dropped with the runtime; each logs that it was cut.
                     watch.cut();
@@ -353,7 +349,7 @@ async fn accept(
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a client connection");
+                refrain::log_rarely!(warn, %error, "cannot accept a client connection");
                 sleep(ACCEPT_PAUSE).await;
                 continue;
             }

@@ -1,19 +1,28 @@
 //! Observes every request: metrics, the recent requests that operators see, and the rates of the last hour.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt, io,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
+use http::StatusCode;
 use refrain::{
     Operation,
-    http::{DecidedRequest, Decision, Observed, Observer},
+    http::{Code, DecidedRequest, Decision, Observed, Observer},
+    policy::AccessLogSettings,
 };
 use tokio::time::Instant;
 
+mod access_log;
 mod rates;
 mod recent;
 
 pub(crate) use rates::Totals;
 pub use rates::{RateHistory, RateSample};
 pub use recent::{RecentRequests, RequestSummary};
+
+use access_log::{AccessLine, AccessLog};
 
 use crate::admin::Metrics;
 
@@ -22,6 +31,8 @@ pub struct Telemetry {
     metrics: Arc<Metrics>,
     recent: RecentRequests,
     rates: RateHistory,
+    /// Unset if there is no access log.
+    access_log: OnceLock<AccessLog>,
     started: Instant,
 }
 
@@ -33,6 +44,7 @@ impl Telemetry {
             metrics,
             recent: RecentRequests::default(),
             rates: RateHistory::default(),
+            access_log: OnceLock::new(),
             started: Instant::now(),
         })
     }
@@ -61,6 +73,44 @@ impl Telemetry {
         &self.rates
     }
 
+    /// Opens the access log, in which every request gets a line from now on. Call it once.
+    ///
+    /// # Errors
+    /// If the file cannot be opened or is not a regular file; the message names it and the fix.
+    pub fn open_access_log(&self, settings: &AccessLogSettings) -> io::Result<()> {
+        let dropped = self.metrics.access_log_dropped().clone();
+        let _ = self.access_log.set(AccessLog::open(settings, dropped)?);
+        Ok(())
+    }
+
+    /// Writes the lines of the access log that are still queued, for a few seconds at most.
+    ///
+    /// Blocks the thread.
+    pub fn close(&self) {
+        if let Some(log) = self.access_log.get() {
+            log.close();
+        }
+    }
+
+    /// Counts and logs a request that was refused because of its head, before the layer saw it.
+    pub(crate) fn head_refused(&self, code: Code, status: StatusCode) {
+        let labels = [("code", code.code())];
+        self.metrics.refused_heads().get_or_create(&labels).inc();
+        if let Some(log) = self.access_log.get() {
+            log.push(&AccessLine {
+                record: None,
+                operation: None,
+                method: None,
+                outcome: RequestOutcome::Refused.label(),
+                code: Some(code.code()),
+                status: Some(status.as_u16()),
+                upstream: None,
+                total: Duration::ZERO,
+                trace_id: None,
+            });
+        }
+    }
+
     /// Takes samples for the rates until it is dropped.
     pub(crate) async fn sample(&self) -> std::convert::Infallible {
         let mut ticks = tokio::time::interval(RateHistory::INTERVAL);
@@ -76,6 +126,9 @@ impl Observer for Telemetry {
     fn decided(&self, request: &DecidedRequest<'_>) {
         self.metrics.decided(request);
         self.recent.offer(request);
+        if let Some(log) = self.access_log.get() {
+            log.push(&AccessLine::of(request));
+        }
     }
 
     fn observed(&self, operation: &Operation, result: Observed) {

@@ -79,15 +79,21 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemClock;
 
+/// Reads the system's wall clock, as the time since 1970. The wall clock can be set at any time.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one file that reads the clock"
+)]
+#[must_use]
+pub fn wall_time() -> Duration {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default()
+}
+
 impl Clock for SystemClock {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the one file that reads the clock"
-    )]
     fn wall(&self) -> Timestamp {
-        let since = std::time::SystemTime::now()
-            .duration_since(std::time::UNIX_EPOCH)
-            .unwrap_or_default();
+        let since = wall_time();
         Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
     }
 

@@ -68,6 +68,9 @@ pub use error::{Error, ErrorKind, Result};
 
 pub mod clock;
 
+mod log_rate;
+pub use log_rate::LogRate;
+
 mod backoff;
 pub use backoff::{Backoff, Delays};
 

@@ -37,8 +37,8 @@ pub use class::Class;
 mod file;
 #[cfg(feature = "policy-file")]
 pub use file::{
-    Authorization, AuthorizationScheme, ConfigError, File, HostHeader, Problem, ProxySettings,
-    RelaySettings, Secrets, Settings, WorkerSettings,
+    AccessLogSettings, AccessLogTarget, Authorization, AuthorizationScheme, ConfigError, File,
+    HostHeader, Problem, ProxySettings, RelaySettings, Secrets, Settings, WorkerSettings,
 };
 
 mod operation;

@@ -382,7 +382,7 @@ fn list<V>(
             let reading = match read(id) {
                 // One damaged record must not hide the others. Reading it directly returns its error.
                 Err(error) if error.kind() == ErrorKind::Corrupt => {
-                    tracing::warn!(%error, "cannot read a record; it is omitted from the list");
+                    crate::log_rarely!(warn, %error, "cannot read a record; it is omitted from the list");
                     None
                 }
                 reading => reading?,

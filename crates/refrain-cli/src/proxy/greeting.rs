@@ -1,11 +1,11 @@
 //! The text at start-up: addresses, store, guarded operations, and a command to try.
 
-use std::{fmt::Write as _, io::Write as _, net::SocketAddr};
+use std::{fmt::Write as _, net::SocketAddr};
 
 use super::receipts;
 use refrain::{
     Engine, Guarantee, Store as _,
-    policy::{Mode, Operation, Settings, units::Span},
+    policy::{AccessLogTarget, Mode, Operation, Settings, units::Span},
 };
 
 /// Prints everything in one write, so that programs that wait for the ports read whole lines.
@@ -36,6 +36,12 @@ pub(super) fn print(
             folder.display()
         );
     }
+    if let Some(log) = &settings.access_log {
+        let _ = match &log.target {
+            AccessLogTarget::Stdout => writeln!(text, "access log on standard output"),
+            AccessLogTarget::File(path) => writeln!(text, "access log {}", path.display()),
+        };
+    }
     let _ = writeln!(text, "\noperations (the most specific pattern wins):");
     for operation in settings.policy.operations() {
         let _ = writeln!(text, "  {}", line(operation));
@@ -54,8 +60,7 @@ pub(super) fn print(
             let _ = writeln!(text, "  {said}");
         }
     }
-    let mut stdout = std::io::stdout();
-    let _ = writeln!(stdout, "{text}").and_then(|()| stdout.flush());
+    super::tell(settings, text);
 }
 
 fn promise(engine: &Engine) -> &'static str {

@@ -62,7 +62,7 @@ async fn accept(
                 connections.spawn(serve_connection(stream, router.clone(), ended.clone()));
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot accept an admin connection");
+                refrain::log_rarely!(warn, %error, "cannot accept an admin connection");
                 sleep(ACCEPT_PAUSE).await;
             }
         }

@@ -47,7 +47,7 @@ const BOUNDS: usize = 20;
 type Labels = Vec<(&'static str, String)>;
 
 /// Requests whose head was refused before the policy saw them, by problem code. Clones share their counters.
-pub(crate) type RefusedHeads = Family<[(&'static str, &'static str); 1], Counter>;
+type RefusedHeads = Family<[(&'static str, &'static str); 1], Counter>;
 
 /// Requests that got no response from the upstream, by reason. Clones share their counters.
 pub(crate) type UpstreamErrors = Family<[(&'static str, &'static str); 1], Counter>;
@@ -88,6 +88,8 @@ pub struct Metrics {
     upstream_errors: UpstreamErrors,
     unknown: UnknownCache,
     refused_access: RefusedAccess,
+    /// Lines of the access log that were dropped.
+    access_log_dropped: Counter,
 }
 
 /// Class of the status of a response.
@@ -204,6 +206,10 @@ impl Metrics {
         for reason in ACCESS_REFUSALS {
             drop(refused_access.get_or_create(&[("reason", reason)]));
         }
+        let access_log_dropped = Counter::default();
+        let help =
+            "Lines of the access log that were dropped, because they could not be written in time";
+        registry.register("access_log_dropped", help, access_log_dropped.clone());
         let decisions = || Decision::ALL.iter().map(|_| OnceLock::new()).collect();
         let operations = policy.operations();
         let operations = operations.map(|operation| (operation.name.clone(), decisions()));
@@ -216,6 +222,7 @@ impl Metrics {
             unmatched,
             upstream_errors,
             refused_access,
+            access_log_dropped,
             registry,
             requests,
             request_durations,
@@ -239,6 +246,11 @@ impl Metrics {
     /// Counters of upstream errors, which the proxy increments.
     pub(crate) fn upstream_errors(&self) -> &UpstreamErrors {
         &self.upstream_errors
+    }
+
+    /// Counter of dropped lines of the access log, which the log increments.
+    pub(crate) fn access_log_dropped(&self) -> &Counter {
+        &self.access_log_dropped
     }
 
     /// Counts since the start, by result.

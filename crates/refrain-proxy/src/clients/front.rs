@@ -19,9 +19,9 @@ use tower_service::Service;
 
 use super::ClientBody;
 use crate::{
-    admin::RefusedHeads,
     forward::Forward,
     headers,
+    telemetry::Telemetry,
     upstream_body::UpstreamBody,
     watch::{Active, Client, Taking},
 };
@@ -35,7 +35,7 @@ pub(super) struct Front {
     pub(super) service: RefrainService<Forward>,
     pub(super) client: Arc<Client>,
     /// Counts the problem responses that this service makes itself.
-    pub(super) refused_heads: RefusedHeads,
+    pub(super) telemetry: Option<Arc<Telemetry>>,
 }
 
 impl Front {
@@ -67,9 +67,10 @@ impl Front {
 
     /// A problem response, after which the connection ends.
     fn refusal(&self, code: Code, why: &str) -> Response<Body<UpstreamBody>> {
-        let labels = [("code", code.code())];
-        self.refused_heads.get_or_create(&labels).inc();
         let mut response = self.service.problem(code, why);
+        if let Some(telemetry) = &self.telemetry {
+            telemetry.head_refused(code, response.status());
+        }
         close_after(&mut response);
         response
     }

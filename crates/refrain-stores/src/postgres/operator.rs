@@ -129,7 +129,7 @@ impl OperatorConnection {
     fn listed(&self, row: &Row, query: &Query) -> Result<Option<Reading>> {
         let reading = match self.reading(row, None) {
             Err(error) if error.kind() == ErrorKind::Corrupt => {
-                tracing::warn!(%error, "cannot read a record; it is omitted from the list");
+                refrain::log_rarely!(warn, %error, "cannot read a record; it is omitted from the list");
                 None
             }
             reading => reading?,

@@ -34,7 +34,7 @@ impl RedisState {
                     }
                     // Reading the damaged record itself returns its error.
                     Err(error) => {
-                        tracing::warn!(%error, "cannot read a record; it is omitted from the list");
+                        refrain::log_rarely!(warn, %error, "cannot read a record; it is omitted from the list");
                     }
                 }
             }

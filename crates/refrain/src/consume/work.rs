@@ -261,7 +261,9 @@ async fn fail(task: &Task, mut running: Running, failure: Failure) -> Worked {
         Ok(_) => return retry_later(Count::Overtaken, None, failure.reason),
         Err(error) if error.kind() == ErrorKind::Unaudited => return unaudited(&error),
         // The engine retries, or the lease lapses with the same effect.
-        Err(error) => tracing::warn!(%error, "cannot store the result of a failed message"),
+        Err(error) => {
+            crate::log_rarely!(warn, %error, "cannot store the result of a failed message")
+        }
     }
     if failure.is_rejection {
         return dead(DeadReason::Rejected, failure.reason);
@@ -284,7 +286,7 @@ async fn panicked(task: &Task, mut running: Running, panic: String) -> Worked {
         if error.kind() == ErrorKind::Unaudited {
             return unaudited(&error);
         }
-        tracing::warn!(%error, "cannot store the result of a message whose handler panicked");
+        crate::log_rarely!(warn, %error, "cannot store the result of a message whose handler panicked");
     }
     tracing::error!(record = %running.id(), "a handler panicked");
     if guarantee != Guarantee::AtLeastOnce && !task.may_be_learnt() {

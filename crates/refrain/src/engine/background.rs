@@ -171,9 +171,9 @@ async fn renew(store: AnyStore, flight: Arc<Flight>) -> Option<Arc<Flight>> {
         Ok(Ok(Settled::Fenced)) => return Some(flight),
         Ok(Ok(_)) => flight.renewed(asked),
         Ok(Err(error)) => {
-            tracing::warn!(record = %flight.id, %error, "cannot renew a lease");
+            crate::log_rarely!(warn, record = %flight.id, %error, "cannot renew a lease");
         }
-        Err(_) => tracing::warn!(record = %flight.id, "the renewal of a lease timed out"),
+        Err(_) => crate::log_rarely!(warn, record = %flight.id, "the renewal of a lease timed out"),
     }
     None
 }

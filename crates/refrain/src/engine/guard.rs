@@ -260,7 +260,7 @@ impl Running {
     pub(crate) async fn settled_elsewhere(&self) {
         let ClaimHold { inner, flight, .. } = &self.hold;
         let Some(_listening) = inner.tally.listen() else {
-            tracing::warn!(record = %flight.id, "too many late responses are awaited: not waiting for this one");
+            crate::log_rarely!(warn, record = %flight.id, "too many late responses are awaited: not waiting for this one");
             return;
         };
         loop {
@@ -524,7 +524,7 @@ impl ClaimHold {
             let settled = landing.hold.end(end, ended).await;
             landing.is_over = true;
             if let Err(error) = settled {
-                tracing::warn!(record = %landing.hold.flight.id, %error, "cannot settle a dropped claim");
+                crate::log_rarely!(warn, record = %landing.hold.flight.id, %error, "cannot settle a dropped claim");
             }
         });
     }
@@ -552,7 +552,7 @@ impl ClaimHold {
                 Ok(_) => return,
                 Err(error) if error.is_retryable() => {}
                 Err(error) => {
-                    tracing::error!(record = %self.flight.id, %error, "cannot store the result of a request");
+                    crate::log_rarely!(error, record = %self.flight.id, %error, "cannot store the result of a request");
                     return;
                 }
             }

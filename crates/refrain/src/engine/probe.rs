@@ -81,7 +81,7 @@ impl ClaimLoop<'_> {
             Ok(true) => None,
             Ok(false) => unknown,
             Err(error) => {
-                tracing::error!(record = %self.claim.id, %error, "the probe panicked");
+                crate::log_rarely!(error, record = %self.claim.id, %error, "the probe panicked");
                 unknown
             }
         }
@@ -122,7 +122,7 @@ pub(super) async fn resolve(probing: RecordProbe, intent: Intent, doubt: Doubt) 
             Ok(true) => return true,
             Ok(false) => {}
             Err(error) => {
-                tracing::warn!(record = %id, %error, "cannot read the receipt of an unknown outcome");
+                crate::log_rarely!(warn, record = %id, %error, "cannot read the receipt of an unknown outcome");
             }
         }
     }
@@ -159,7 +159,7 @@ pub(super) async fn resolve(probing: RecordProbe, intent: Intent, doubt: Doubt) 
         Ok(Settled::Fenced) => true,
         Ok(Settled::TooEarly { .. }) => false,
         Err(error) => {
-            tracing::warn!(record = %id, %error, "cannot store the result of a probe");
+            crate::log_rarely!(warn, record = %id, %error, "cannot store the result of a probe");
             false
         }
     }
@@ -169,7 +169,7 @@ impl EngineState {
     /// Starts a background task that probes a flight that ended in doubt.
     pub(super) fn start_probing(self: &Arc<Self>, flight: &Flight, intent: Box<Intent>) {
         let Some(place) = self.tally.care() else {
-            tracing::warn!(record = %flight.id, "too many unknown outcomes: this one is probed only by a retry");
+            crate::log_rarely!(warn, record = %flight.id, "too many unknown outcomes: this one is probed only by a retry");
             return;
         };
         let task = ProbeTask {
@@ -284,7 +284,7 @@ impl ProbeTask {
             Ok(true) => ProbeProgress::Over,
             Ok(false) => ProbeProgress::Unknown,
             Err(error) => {
-                tracing::error!(record = %self.id, %error, "the probe panicked");
+                crate::log_rarely!(error, record = %self.id, %error, "the probe panicked");
                 ProbeProgress::Unknown
             }
         }

@@ -4,14 +4,13 @@ use std::{
     collections::HashMap,
     fmt::{self, Debug},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicUsize},
     },
     time::Duration,
 };
 
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, request::Parts};
-use tokio::time::Instant;
 
 use super::{
     REFRAIN_RECORD,
@@ -25,9 +24,6 @@ use crate::{
     policy::Pattern,
     receipts::{AnyReceipts, Receipts, Witness},
 };
-
-/// At most one line about a failed claim is logged in this time.
-const FAILED_CLAIM_PAUSE: Duration = Duration::from_secs(1);
 
 /// Tower layer that guards the operations of a service according to a policy.
 ///
@@ -58,8 +54,6 @@ pub(super) struct LayerState {
     pub(super) observed: Arc<AtomicUsize>,
     /// Receives the decision about each request.
     pub(super) observer: Option<Arc<dyn Observer>>,
-    /// Rate limit for the log of failed claims.
-    pub(super) failed_claims: Arc<LogRate>,
     /// Memory budget for buffered bodies.
     pub(super) budget: Arc<Budget>,
     /// Whether the service sends each request to another process.
@@ -109,7 +103,6 @@ impl RefrainLayer {
                 witnesses: HashMap::new(),
                 observed: Arc::default(),
                 observer: None,
-                failed_claims: Arc::default(),
                 budget: Arc::default(),
                 forwards: false,
                 reported: Reported::default(),
@@ -334,35 +327,6 @@ impl fmt::Debug for LayerState {
     }
 }
 
-/// Rate limit for the log message of failed claims, because a store that fails under load must not fill the disk with lines.
-/// Passes one line per `FAILED_CLAIM_PAUSE`, and counts the suppressed ones.
-#[derive(Debug, Default)]
-pub(super) struct LogRate(Mutex<RateState>);
-
-#[derive(Debug, Default)]
-struct RateState {
-    /// When the last line passed.
-    last: Option<Instant>,
-    suppressed: u64,
-}
-
-impl LogRate {
-    /// Returns the number of lines suppressed since the last one if a line may be written now.
-    pub(super) fn pass(&self) -> Option<u64> {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = tokio::time::Instant::now();
-        if state
-            .last
-            .is_some_and(|last| now - last < FAILED_CLAIM_PAUSE)
-        {
-            state.suppressed += 1;
-            return None;
-        }
-        state.last = Some(now);
-        Some(std::mem::take(&mut state.suppressed))
-    }
-}
-
 /// Receives the decision about each request, once.
 /// Set with [`RefrainLayer::with_observer`](super::RefrainLayer::with_observer).
 ///
@@ -507,22 +471,5 @@ labelled! {
         Failed = "failed",
         /// The client disconnected before the response.
         HungUp = "hung-up",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn one_line_passes_a_second_and_the_others_are_counted() {
-        let rate = LogRate::default();
-        assert_eq!(rate.pass(), Some(0));
-        for _ in 0..5 {
-            assert_eq!(rate.pass(), None);
-        }
-        tokio::time::advance(FAILED_CLAIM_PAUSE).await;
-        assert_eq!(rate.pass(), Some(5));
-        assert_eq!(rate.pass(), None);
     }
 }

@@ -485,13 +485,11 @@ async fn may_pass(
     error: &Error,
 ) -> Result<(), Box<Problem>> {
     let is_unaudited = error.kind() == ErrorKind::Unaudited;
-    if let Some(suppressed) = shared.failed_claims.pass() {
-        let cause = match is_unaudited {
-            true => "the audit log",
-            false => "the store or the receipts",
-        };
-        tracing::error!(operation = %operation.name, %error, suppressed, "a claim failed because of {cause}");
-    }
+    let cause = match is_unaudited {
+        true => "the audit log",
+        false => "the store or the receipts",
+    };
+    crate::log_rarely!(error, operation = %operation.name, %error, "a claim failed because of {cause}");
     if !is_unaudited && operation.on_store_failure == OnStoreFailure::Refuse {
         return Err(Box::new(problem::no_store()));
     }

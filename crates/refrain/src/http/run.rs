@@ -249,7 +249,7 @@ impl Execution {
             (Ok(Settled::Applied), Some(witness)) => engine.check_receipt(witness, id),
             (Ok(_), _) => {}
             (Err(error), _) => {
-                tracing::error!(record = %id, %error, "cannot store a late outcome");
+                crate::log_rarely!(error, record = %id, %error, "cannot store a late outcome");
             }
         }
     }
@@ -290,7 +290,7 @@ async fn release_late(running: Running) {
     }
     let record = running.id();
     if let Err(error) = running.release_late().await {
-        tracing::error!(%record, %error, "cannot release a key after a late response without effect");
+        crate::log_rarely!(error, %record, %error, "cannot release a key after a late response without effect");
     }
 }
 
@@ -456,7 +456,7 @@ fn take_outcome_header(operation: &Operation, headers: &mut HeaderMap) -> Option
         b"keep" => Some(Ending::Keep),
         b"release" => Some(Ending::Release),
         _ => {
-            tracing::warn!(operation = %operation.name, "invalid Refrain-Outcome header ignored; send keep or release");
+            crate::log_rarely!(warn, operation = %operation.name, "invalid Refrain-Outcome header ignored; send keep or release");
             None
         }
     }

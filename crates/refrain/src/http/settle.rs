@@ -204,7 +204,7 @@ impl Execution {
     }
 
     fn not_stored<R>(&self, error: &Error) -> BoxedResponse<R> {
-        tracing::error!(%error, "cannot store an outcome");
+        crate::log_rarely!(error, %error, "cannot store an outcome");
         let detail = match error.kind() {
             ErrorKind::Unaudited => {
                 "The operation has ended. Its outcome is not returned before it is in the audit log."
@@ -376,5 +376,5 @@ fn mark<R>(response: &mut Response<Body<R>>, record: RecordId, decision: Decisio
 }
 
 fn log_unread(running: &Running, error: &Error) {
-    tracing::error!(record = %running.id(), %error, "cannot read receipts");
+    crate::log_rarely!(error, record = %running.id(), %error, "cannot read receipts");
 }

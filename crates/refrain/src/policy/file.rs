@@ -38,6 +38,9 @@ mod signed;
 
 mod table;
 
+mod telemetry;
+pub use telemetry::{AccessLogSettings, AccessLogTarget};
+
 mod typed;
 
 mod relay;
@@ -82,6 +85,8 @@ pub struct Settings {
     pub problems: String,
     /// Limits and timeouts of the proxy.
     pub proxy: ProxySettings,
+    /// Access log of the proxy, from `[proxy]`; `None` if there is none.
+    pub access_log: Option<AccessLogSettings>,
     /// Queues to consume, and the services that their messages are delivered to.
     pub workers: Vec<WorkerSettings>,
     /// Outboxes, and the brokers that their messages are published to.
@@ -124,8 +129,8 @@ impl File {
     /// Reads and resolves a file, with the secrets of the named parts only.
     ///
     /// Each override is the name of a setting and its value, such as `("store", "memory:")`.
-    /// It replaces the setting and its forms `NAME_env` and `NAME_file` at the top of the file and in the relays
-    /// whose secrets are read.
+    /// It replaces the setting and its forms `NAME_env` and `NAME_file` at the top of the file, in `[proxy]`, and in the
+    /// relays whose secrets are read.
     ///
     /// # Errors
     /// As for [`File::read`].
@@ -255,6 +260,7 @@ impl fmt::Debug for Settings {
             .field("durability", &self.durability)
             .field("audit_log", &self.audit_log)
             .field("problems", &self.problems)
+            .field("access_log", &self.access_log)
             .field("workers", &self.workers)
             .field("relays", &self.relays)
             .field("policy", &self.policy)

@@ -313,7 +313,7 @@ impl Steps<'_> {
         let pause = pause.unwrap_or_else(|| self.settings.backoff.pause(attempt.into()));
         if attempt == 1 && !fault.may_have_acted {
             if let Err(error) = running.release(None).await {
-                tracing::warn!(record = %place.record, %error, "cannot release a step");
+                crate::log_rarely!(warn, record = %place.record, %error, "cannot release a step");
             }
         } else {
             self.give_up(running, fault.why, pause).await;
@@ -352,7 +352,7 @@ impl Steps<'_> {
     async fn give_up(&self, running: Running, why: Reason, pause: Duration) {
         let record = running.id();
         if let Err(error) = running.give_up(why, pause).await {
-            tracing::warn!(%record, %error, "cannot give up a step; its lease lapses later");
+            crate::log_rarely!(warn, %record, %error, "cannot give up a step; its lease lapses later");
         }
     }
 }

@@ -197,7 +197,7 @@ pub(super) fn count(text: &str, first: usize, last: usize) -> Result<usize> {
         })
 }
 
-fn size(text: &str, least: usize, most: usize) -> Result<usize> {
+pub(super) fn size(text: &str, least: usize, most: usize) -> Result<usize> {
     let bytes = units::size(text)?;
     if (least..=most).contains(&bytes) {
         return Ok(bytes);

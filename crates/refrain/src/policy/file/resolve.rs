@@ -8,13 +8,14 @@ use toml::{
 };
 
 use super::{
-    FILE_BYTES_MAX, ProxySettings, RelaySettings, Secrets, Settings, WorkerSettings, authorization,
+    FILE_BYTES_MAX, RelaySettings, Secrets, Settings, WorkerSettings, authorization,
     draft::Draft,
     problem::{FOUND_MAX, Report},
     proxy,
     relay::{self, RELAYS_MAX},
     server, signed,
     table::{self, ConfigTable, Part, Places},
+    telemetry,
     typed::{OperationHead, Proxy, Relay, Section, Server, Worker},
     worker::{self, WORKERS_MAX},
 };
@@ -51,7 +52,7 @@ pub(super) fn settings(
     };
     table::refuse_unknown(&mut root, ConfigTable::Top, report);
     let policy = root.remove("policy");
-    let proxy = self::proxy(root.remove("proxy"), report);
+    let proxy = self::proxy(root.remove("proxy"), overrides, report);
     let operations = root.remove("operation");
     let workers = self::workers(root.remove("worker"), secrets, report);
     let relays = self::relays(root.remove("relay"), secrets, overrides, report);
@@ -66,7 +67,8 @@ pub(super) fn settings(
         durability: server.durability,
         audit_log: server.audit_log,
         problems: server.problems,
-        proxy,
+        proxy: proxy::resolve(&proxy, report),
+        access_log: telemetry::access_log(&proxy, report),
         workers,
         relays,
         policy,
@@ -75,13 +77,16 @@ pub(super) fn settings(
 
 type Value<'a> = Spanned<DeValue<'a>>;
 
-fn proxy(value: Option<Value<'_>>, report: &mut Report<'_>) -> ProxySettings {
+fn proxy(
+    value: Option<Value<'_>>,
+    overrides: &[(&str, &str)],
+    report: &mut Report<'_>,
+) -> Part<Proxy> {
     let table = value.and_then(|value| table_of(value, "write [proxy], once", report));
-    let part = table.map(|(mut table, _)| {
-        table::refuse_unknown(&mut table, ConfigTable::Proxy, report);
-        table::read::<Proxy>(table, report)
-    });
-    proxy::resolve(&part.unwrap_or_default(), report)
+    let mut table = table.map(|(table, _)| table).unwrap_or_default();
+    table::refuse_unknown(&mut table, ConfigTable::Proxy, report);
+    table::replace::<Proxy>(&mut table, overrides);
+    table::read(table, report)
 }
 
 /// Resolves the settings at the top of the file. A wrong value is an error also if it is overridden; only its

@@ -110,6 +110,15 @@ pub(super) struct Proxy {
     /// Accept a response to a guarded request that ends with its connection, as in HTTP/1.0. If false, the outcome
     /// of such a request is unknown, because the response may be truncated. Default: false.
     pub(super) http10_upstream: Option<bool>,
+    /// File of the access log, or `stdout`: one JSON line for each request. Default: no access log.
+    #[schemars(with = "Option<schema::PathText>")]
+    pub(super) access_log: Option<String>,
+    /// Maximum size of a file of the access log: 1MiB to 1024GiB; then the next one is started. Default: 100MiB.
+    #[schemars(with = "Option<schema::Size>")]
+    pub(super) access_log_bytes_max: Option<Scalar>,
+    /// Maximum number of files of the access log, with the current one; the oldest is deleted: 1 to 1000. Default: 10.
+    #[schemars(with = "Option<usize>")]
+    pub(super) access_log_files_max: Option<Scalar>,
 }
 
 /// Settings that `[policy]` and every `[[operation]]` share.
