@@ -157,7 +157,7 @@ impl Proxy {
     pub fn with_metrics(mut self, metrics: &Metrics) -> Self {
         self.connections = metrics.connections().clone();
         self.refused_heads = metrics.refused_heads().clone();
-        self.target.count_errors(metrics.upstream_errors());
+        self.target.count_errors(metrics);
         self
     }
 
