@@ -207,7 +207,7 @@ fn start(args: &Args) -> Result<(), Failure> {
 async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
     // Before the ports are open: from here on a signal stops the proxy in order.
     let (mut signals, mut told) = (Signals::new()?, Signals::new()?);
-    let (token, reader_token) = admin_tokens(settings)?;
+    let (token, reader_token) = admin_tokens(settings.admin)?;
     // Claims are kept in the last store named.
     let truth = settings.store.last().map_or("", Address::as_str);
     let metrics = Metrics::new(&settings.policy, truth);
@@ -277,14 +277,15 @@ fn tell(settings: &Settings, line: impl std::fmt::Display) {
 }
 
 /// The admin token, which is required if the admin address is not a loopback one; and the token that only reads.
-fn admin_tokens(settings: &Settings) -> Result<(Option<String>, Option<String>), Failure> {
+pub(crate) fn admin_tokens(
+    address: SocketAddr,
+) -> Result<(Option<String>, Option<String>), Failure> {
     let token = token("admin_token")?;
     let reader = self::token("admin_reader_token")?;
-    if token.is_none() && !settings.admin.ip().is_loopback() {
+    if token.is_none() && !address.ip().is_loopback() {
         let message = format!(
-            "refrain: the admin address {} is reachable from other machines and needs a token; \
-             set REFRAIN_ADMIN_TOKEN or REFRAIN_ADMIN_TOKEN_FILE, or listen on 127.0.0.1",
-            settings.admin
+            "refrain: the admin address {address} is reachable from other machines and needs a token; \
+             set REFRAIN_ADMIN_TOKEN or REFRAIN_ADMIN_TOKEN_FILE, or listen on 127.0.0.1"
         );
         return Err(Failure::Configuration(message));
     }

@@ -1,21 +1,33 @@
 //! `refrain work`: consumes messages from brokers and delivers each once to an HTTP service.
 
-use std::{net::SocketAddr, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::PathBuf,
+    process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use refrain::{
     Engine, Guarantee, Operation,
     consume::{Backoff, Broker, Consumer, Count, Source, Tally},
     fingerprint::Part,
-    policy::{Secrets, Settings, WorkerSettings, redacted, units::Span},
+    policy::{Address, Policy, Secrets, Settings, WorkerSettings, redacted, units::Span},
     receipts::{AnyReceipts, Witness},
     store::{AnyStore, Store as _},
 };
+use refrain_proxy::admin::Metrics;
 use serde_json::{Value, json};
 use tokio::{sync::watch, task::JoinSet, time::timeout};
 
 use crate::{
     output::say,
-    proxy::{Failure, Signals, audit_log, log_to_stderr, open_store, raise_file_limit},
+    proxy::{
+        Failure, Signals, admin_tokens, audit_log, log_to_stderr, open_store, raise_file_limit,
+    },
     settings::{self, Flags, Supports},
 };
 
@@ -23,9 +35,11 @@ mod admin;
 mod deliver;
 mod letters;
 mod redrive;
+mod workers;
 
 use deliver::Delivery;
 use redrive::redrive;
+use workers::RunningWorkers;
 
 /// Timeout for closing a broker.
 const CLOSE_MAX: Duration = Duration::from_secs(5);
@@ -53,6 +67,7 @@ Each message is sent as a POST with Idempotency-Key, Refrain-Attempt, Refrain-Re
 
 Flags override the environment (REFRAIN_STORE, REFRAIN_AUDIT_LOG, REFRAIN_ADMIN, REFRAIN_LOG; append _FILE to name
 a file that holds the value), which overrides the file; `admin` in the file is only for the proxy.
+If the admin address is not a loopback address, REFRAIN_ADMIN_TOKEN is required.
 Only the secrets of the selected workers and of the store are read.
 
 Exit codes: 0 stopped by a signal, 2 wrong usage, 64 bad configuration, 69 broker or store unreachable;
@@ -79,7 +94,7 @@ pub(crate) struct Args {
     /// Folder of the audit log, instead of that of the file
     #[arg(long, value_name = "DIR")]
     audit_log: Option<String>,
-    /// Address of /livez, /readyz and /metrics [default: not served]
+    /// Address of health checks, metrics, records and dead letters [default: not served]
     #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["redrive", "dead_letters"])]
     admin: Option<SocketAddr>,
     /// Print the result as JSON
@@ -188,6 +203,7 @@ fn check_store(store: &AnyStore, workers: &[WorkerSettings]) -> Result<(), Failu
 async fn work(args: &Args) -> Result<(), Failure> {
     let (settings, workers) = chosen(args)?;
     let admin = admin_address(args)?;
+    let tokens = admin.map(admin_tokens).transpose()?.unwrap_or_default();
     log_to_stderr(&settings::value("log", args.log.as_deref())?)?;
     raise_file_limit();
     let (mut signals, mut told) = (Signals::new()?, Signals::new()?);
@@ -195,15 +211,20 @@ async fn work(args: &Args) -> Result<(), Failure> {
     check_store(&store, &workers)?;
     say(format!("store {}", settings::stores(&settings)));
     let is_audited = workers.iter().any(|worker| worker.audit);
-    let engine = Engine::new(store).with_audit(audit_log(&settings, is_audited)?);
+    // Claims are kept in the last store named.
+    let truth = settings.store.last().map_or("", Address::as_str);
+    let metrics = Metrics::new(&Policy::new(Vec::new())?, truth);
+    let engine = Engine::new(store.with_meter(metrics.clone()));
+    let engine = engine.with_audit(audit_log(&settings, is_audited)?);
     let (stop, stopping) = watch::channel(false);
     let mut running = JoinSet::new();
-    let mut tallies = Vec::new();
+    let mut consumers = RunningWorkers::new(engine.clone());
     for worker in &workers {
         let broker = open_broker(&worker.source()).await?;
-        let (consumer, delivery) = prepared(&settings, worker, &engine, broker.clone()).await?;
+        let delivery = Delivery::new(&settings, worker, &metrics)?;
+        let consumer = prepared(&settings, worker, &engine, broker.clone()).await?;
         let name = worker.name.clone();
-        tallies.push((name.clone(), consumer.tally()));
+        consumers.add(worker, broker.clone(), consumer.tally());
         let mut stopping = stopping.clone();
         running.spawn(async move {
             let stop = async move {
@@ -224,17 +245,23 @@ async fn work(args: &Args) -> Result<(), Failure> {
             say(format!("  audit log {}", folder.display()));
         }
     }
+    let consumers = Arc::new(consumers);
+    let is_stopping = Arc::new(AtomicBool::new(false));
     let admin = match admin {
         Some(address) => {
-            let told = admin::AdminState {
-                store: engine.store().clone(),
-                tallies: tallies.clone(),
-                stopping: stopping.clone(),
-                audit: engine.audit().cloned().filter(|_| is_audited),
+            let state = admin::ProcessState {
+                settings: &settings,
+                engine: engine.clone(),
+                metrics,
+                is_stopping: is_stopping.clone(),
             };
-            Some(admin::serve(address, told).await?)
+            Some(admin::serve(address, tokens, state, consumers.clone()).await?)
         }
         None => None,
+    };
+    let stop_all = || {
+        is_stopping.store(true, Ordering::Release);
+        stop.send_replace(true);
     };
     let ended = async {
         let mut failed = None;
@@ -242,7 +269,7 @@ async fn work(args: &Args) -> Result<(), Failure> {
             if let Err(error) = done {
                 // Stop the other workers, too, so that a supervisor can restart all of them.
                 failed.get_or_insert(format!("worker `{name}` ended: {error}"));
-                stop.send_replace(true);
+                stop_all();
             }
         }
         // Results that the store has not taken yet, and claims that it may have granted unknown to the workers.
@@ -252,7 +279,7 @@ async fn work(args: &Args) -> Result<(), Failure> {
     let stopped = async {
         signals.next().await;
         say("stopping: no new messages; running messages finish");
-        stop.send_replace(true);
+        stop_all();
         std::future::pending::<()>().await;
     };
     let insisted = async {
@@ -268,7 +295,7 @@ async fn work(args: &Args) -> Result<(), Failure> {
         }
     };
     drop(admin);
-    report(&tallies, args.json);
+    report(&consumers, args.json);
     match failed {
         Some(why) => Err(Failure::Unavailable(why)),
         None => Ok(()),
@@ -280,8 +307,7 @@ async fn prepared(
     worker: &WorkerSettings,
     engine: &Engine,
     broker: Arc<dyn Broker>,
-) -> Result<(Consumer, Delivery), Failure> {
-    let delivery = Delivery::new(settings, worker)?;
+) -> Result<Consumer, Failure> {
     let mut consumer = Consumer::new(broker, engine.clone(), worker.name.as_str())
         .with_key(worker.key.iter().cloned())
         .with_terms(worker.terms)
@@ -310,7 +336,7 @@ async fn prepared(
         let witness = Witness::new(&operation, AnyReceipts::new(receipts));
         consumer = consumer.with_receipts(Arc::new(witness));
     }
-    Ok((consumer, delivery))
+    Ok(consumer)
 }
 
 async fn open_broker(source: &Source) -> Result<Arc<dyn Broker>, Failure> {
@@ -346,9 +372,7 @@ fn greet(worker: &WorkerSettings) {
     ));
 }
 
-type Tallies = Vec<(String, Arc<Tally>)>;
-
-fn report(tallies: &Tallies, is_json: bool) {
+fn report(workers: &RunningWorkers, is_json: bool) {
     let counted = |tally: &Tally| {
         Count::ALL
             .into_iter()
@@ -357,14 +381,14 @@ fn report(tallies: &Tallies, is_json: bool) {
             .collect::<Vec<_>>()
     };
     if is_json {
-        let workers = tallies.iter().map(|(name, tally)| {
+        let workers = workers.tallies().map(|(name, tally)| {
             let counts = counted(tally).into_iter();
             let counts = counts.map(|(name, number)| (name.to_owned(), number.into()));
-            (name.clone(), Value::Object(counts.collect()))
+            (name.to_owned(), Value::Object(counts.collect()))
         });
         return say(json!({ "workers": Value::Object(workers.collect()) }));
     }
-    for (name, tally) in tallies {
+    for (name, tally) in workers.tallies() {
         let counts = counted(tally).into_iter();
         let counts: Vec<_> = counts
             .map(|(name, number)| format!("{number} {name}"))

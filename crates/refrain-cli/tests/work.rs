@@ -24,7 +24,8 @@ use refrain::{
 };
 use refrain_testkit::servers::{PrivateRedis, free_port};
 use rustix::process::{Pid, Signal, kill_process};
-use support::{AfterResponse, Seen, Upstream, answer, call, get, until};
+use serde_json::Value;
+use support::{AfterResponse, Seen, Upstream, answer, call, request_to, until};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -111,7 +112,7 @@ impl Stage {
         let Some(address) = address.and_then(|text| text.parse().ok()) else {
             return 0;
         };
-        let metrics = call(address, get("/metrics"));
+        let metrics = call(address, request_to(address, "GET /metrics"));
         let name = format!("refrain_messages_total{{consumer=\"billing\",outcome=\"{outcome}\"}} ");
         let mut lines = metrics.text().lines();
         lines
@@ -445,31 +446,29 @@ fn it_is_ready_while_store_and_broker_answer() {
         .find_map(|line| line.strip_prefix("admin http://"));
     let address = address.unwrap().parse().unwrap();
     let ready = || {
-        let ready = call(address, get("/readyz"));
-        (ready.status, ready.text().to_owned())
+        let ready = call(address, request_to(address, "GET /readyz"));
+        let told: Value = serde_json::from_slice(&ready.body).unwrap();
+        let text = |name: &str| told[name].as_str().unwrap_or_default().to_owned();
+        (ready.status, text("reason"), text("detail"))
     };
-    until("it is ready", || ready() == (200, "ok\n".into()));
+    until("it is ready", || ready().0 == 200);
     store.kill().unwrap();
     until("the store is reported as missing", || ready().0 == 503);
-    let (_, text) = ready();
-    assert!(
-        text.starts_with("store: ") && !text.contains("broker"),
-        "{text}"
-    );
+    assert_eq!(ready().1, "store");
     store.restart().unwrap();
     until("the store is back", || ready().0 == 200);
     stage.redis.kill().unwrap();
     until("the broker is reported as missing", || {
-        let (status, text) = ready();
-        status == 503 && text.starts_with("broker of worker billing: ")
+        let (status, reason, detail) = ready();
+        status == 503 && reason == "broker" && detail.starts_with("worker billing: ")
     });
     stage.redis.restart().unwrap();
     until("the broker is back", || ready().0 == 200);
     // A store that lost records must not run them again.
     store.flush().unwrap();
     until("the loss is reported", || {
-        let (status, text) = ready();
-        status == 503 && text.contains("has lost")
+        let (status, reason, detail) = ready();
+        status == 503 && reason == "store" && detail.contains("has lost")
     });
     drop(worker);
 }

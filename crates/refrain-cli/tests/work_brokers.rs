@@ -26,7 +26,7 @@ use refrain_testkit::servers::{PrivateNats, PrivateRabbit, free_port};
 use rustix::process::{Pid, Signal, kill_process};
 #[cfg(feature = "sqs")]
 use support::request;
-use support::{PATIENCE, Upstream, answer, call, get, until};
+use support::{PATIENCE, Upstream, answer, call, request_to, until};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -116,7 +116,7 @@ impl Site {
 
     fn is_ready(&self) -> bool {
         let admin = self.admin();
-        admin.is_some_and(|address| call(address, get("/readyz")).status == 200)
+        admin.is_some_and(|address| call(address, request_to(address, "GET /readyz")).status == 200)
     }
 
     /// Number of deliveries with this outcome, from the worker's metrics.
@@ -124,7 +124,7 @@ impl Site {
         let Some(address) = self.admin() else {
             return 0;
         };
-        let metrics = call(address, get("/metrics"));
+        let metrics = call(address, request_to(address, "GET /metrics"));
         let name = format!("refrain_messages_total{{consumer=\"billing\",outcome=\"{outcome}\"}} ");
         let mut lines = metrics.text().lines();
         lines

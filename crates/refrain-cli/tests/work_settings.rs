@@ -14,7 +14,7 @@ use std::{
 use refrain::consume::Message;
 use refrain_testkit::servers::PrivateRedis;
 use rustix::process::{Pid, Signal, kill_process};
-use support::{Upstream, answer, call, get, until};
+use support::{Upstream, answer, call, request_to, until};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -99,7 +99,7 @@ impl Running<'_> {
         let Some(address) = address.and_then(|text| text.parse().ok()) else {
             return 0;
         };
-        let metrics = call(address, get("/metrics"));
+        let metrics = call(address, request_to(address, "GET /metrics"));
         let name = format!("refrain_messages_total{{consumer=\"billing\",outcome=\"{outcome}\"}} ");
         let mut lines = metrics.text().lines();
         lines

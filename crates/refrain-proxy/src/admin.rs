@@ -15,7 +15,7 @@
 //! | `GET /api/overview` | readiness, unknown outcomes, rates and latencies of the last hour |
 //! | `GET /api/requests` | recent requests after `?after=`, at most `?limit=` |
 //! | `GET /api/workers` | the message consumers of this process |
-//! | `GET /api/workers/{name}/dead-letters` | dead letters of a worker, without consuming them |
+//! | `GET /api/workers/{name}/dead-letters` | dead letters of a worker, without consuming them: `?limit=` |
 //! | `POST /api/workers/{name}/redrive` | publishes dead letters again |
 //!
 //! All routes but the probes require a token, if one is set. It is optional only on a loopback address.
@@ -55,8 +55,9 @@ pub(crate) mod sessions;
 mod unknown;
 pub(crate) mod view;
 
+mod worker_metrics;
 mod workers;
-pub use workers::{WorkerStatus, Workers, WorkersFuture};
+pub use workers::{RedriveStatus, WorkerStatus, Workers, WorkersFuture};
 
 use access::Access;
 

@@ -18,7 +18,7 @@ use refrain::{
 use tower_service::Service;
 
 use crate::{
-    admin::UpstreamErrors,
+    admin::{Metrics, UpstreamErrors},
     connect::Connector,
     headers::{self, Caller, Visible},
     pool::{LostExchange, UpstreamPool},
@@ -71,9 +71,9 @@ impl Target {
         })
     }
 
-    /// Counts failed requests here. Call it once.
-    pub(crate) fn count_errors(&self, errors: &UpstreamErrors) {
-        let _ = self.errors.set(errors.clone());
+    /// Counts failed requests in these metrics. Call it once.
+    pub fn count_errors(&self, metrics: &Metrics) {
+        let _ = self.errors.set(metrics.upstream_errors().clone());
     }
 
     /// Number of open connections of all threads to the upstream.

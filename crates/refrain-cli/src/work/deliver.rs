@@ -14,7 +14,7 @@ use refrain::{
     http::{Body, Failure as Lost, Refusal},
     policy::{Settings, WorkerSettings, units::Span},
 };
-use refrain_proxy::{Forward, StartError, Target, UpstreamBody};
+use refrain_proxy::{Forward, StartError, Target, UpstreamBody, admin::Metrics};
 use tower_service::Service as _;
 
 /// The most bytes of a response that are read, so that its connection can be reused.
@@ -62,11 +62,16 @@ pub(super) struct Delivery {
 }
 
 impl Delivery {
-    pub(super) fn new(settings: &Settings, worker: &WorkerSettings) -> Result<Self, StartError> {
+    pub(super) fn new(
+        settings: &Settings,
+        worker: &WorkerSettings,
+        metrics: &Metrics,
+    ) -> Result<Self, StartError> {
         let (origin, path) = split(worker.deliver.as_str());
         let mut settings = settings.clone();
         settings.upstream = Some(origin.into());
         let target = Arc::new(Target::new(&settings)?);
+        target.count_errors(metrics);
         let authorization = worker.authorization.as_ref().map(|it| {
             // Validated when the file was parsed.
             let mut value =

@@ -3,6 +3,7 @@
 use refrain::{
     AuditLog, Engine, Error, ErrorKind,
     consume::{Redrive, Redriven, Source},
+    engine::OperatorAction,
     policy::{WorkerSettings, schemes::Backend},
 };
 use serde_json::{Value, json};
@@ -36,7 +37,7 @@ pub(super) async fn redrive(args: &Args) -> Result<(), Failure> {
             continue;
         };
         let redriven = tokio::select! {
-            redriven = redrive_worker(worker, dead_letter, &engine, args.at_most) => redriven,
+            redriven = redrive_worker(worker, dead_letter, &engine, args.at_most, None) => redriven,
             () = signals.next() => {
                 say("stopped; dead letters that were not redriven stay in their queue");
                 return Ok(());
@@ -63,12 +64,13 @@ pub(super) async fn redrive(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Redrives the dead letters of one worker.
-async fn redrive_worker(
+/// Redrives the dead letters of one worker. `action` is written to the audit log.
+pub(super) async fn redrive_worker(
     worker: &WorkerSettings,
     dead_letter: &str,
     engine: &Engine,
     at_most: Option<u64>,
+    action: Option<OperatorAction<'_>>,
 ) -> refrain::Result<Redriven> {
     let source = dead_source(worker, dead_letter);
     let dead = refrain_brokers::open(&source).await?;
@@ -81,6 +83,9 @@ async fn redrive_worker(
     };
     if let Some(at_most) = at_most {
         redrive = redrive.with_at_most(at_most);
+    }
+    if let Some(action) = action {
+        redrive = redrive.with_action(action)?;
     }
     let redriven = redrive.run().await;
     close(&*dead).await;

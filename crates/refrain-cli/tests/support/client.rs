@@ -249,6 +249,15 @@ pub(crate) fn request_to(address: SocketAddr, start: &str) -> Vec<u8> {
     format!("{start} HTTP/1.1\r\nhost: {address}\r\n\r\n").into()
 }
 
+/// A request with a JSON body, with the server's address as `Host`.
+pub(crate) fn request_json(address: SocketAddr, start: &str, body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!(
+        "{start} HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+    )
+    .into()
+}
+
 /// Sends one request on a new connection.
 pub(crate) fn call(address: SocketAddr, bytes: impl AsRef<[u8]>) -> HttpResponse {
     Client::connect(address).send(bytes).answer()

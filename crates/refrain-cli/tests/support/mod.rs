@@ -14,7 +14,7 @@ mod upstream;
 
 use std::time::Duration;
 
-pub(crate) use client::{Client, HttpResponse, call, get, post, request, request_to};
+pub(crate) use client::{Client, HttpResponse, call, get, post, request, request_json, request_to};
 pub(crate) use proxy::{Proxy, Starting};
 pub(crate) use upstream::{AfterResponse, Parked, Seen, Upstream, answer, respond};
 

@@ -37,23 +37,36 @@ pub(super) async fn readyz(State(admin): State<Arc<Admin>>) -> Response {
     }
 }
 
-/// The reason and its details, if new requests cannot be guarded now.
+/// The reason and its details, if new requests or messages cannot be guarded now.
 pub(crate) async fn why_not_ready(admin: &Admin) -> Option<(&'static str, String)> {
     if admin.is_draining.load(Ordering::Acquire) {
-        return Some(("draining", "the proxy is shutting down".into()));
+        return Some(("draining", "it is shutting down".into()));
     }
     let engine = admin.layer.engine();
-    let is_audited = |it: &Operation| it.audit && it.guarded;
     if let Some(why) = engine.audit().and_then(AuditLog::trouble)
-        && admin.layer.policy().operations().any(is_audited)
+        && needs_audit(admin)
     {
         return Some(("audit", why));
     }
     // No record has this identity: the read takes the full path, returns nothing, and fails if the store lost its records.
     let store = engine.store();
     match timeout(STORE_MAX, store.read(RecordId::default())).await {
-        Ok(Ok(_)) => engine.claims_refused().map(|why| ("claims", why)),
+        Ok(Ok(_)) => match engine.claims_refused() {
+            Some(why) => Some(("claims", why)),
+            None => broker_troubles(admin).map(|why| ("broker", why)),
+        },
         Ok(Err(error)) => Some(("store", error.to_string())),
         Err(_) => Some(("store", "the store did not respond within 2 s".into())),
     }
+}
+
+fn needs_audit(admin: &Admin) -> bool {
+    let is_audited = |it: &Operation| it.audit && it.guarded;
+    let mut workers = admin.workers.iter().flat_map(|it| it.settings());
+    admin.layer.policy().operations().any(is_audited) || workers.any(|it| it.audit)
+}
+
+fn broker_troubles(admin: &Admin) -> Option<String> {
+    let troubles = admin.workers.as_ref()?.troubles();
+    (!troubles.is_empty()).then(|| troubles.join("; "))
 }

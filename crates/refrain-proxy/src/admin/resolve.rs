@@ -115,16 +115,19 @@ pub(crate) async fn prepare(
     })
 }
 
-/// The retention and remember times of an operation. If the policy does not have it, the longest of all operations:
+/// The retention and remember times of an operation, or of the worker of this name. If there is none, the longest of all:
 /// only a shorter time is unsafe.
 pub(crate) fn kept_for(admin: &Admin, operation: &str) -> (Duration, Duration) {
-    let operations = || admin.layer.policy().operations();
-    if let Some(found) = operations().find(|it| it.name == operation) {
-        return (found.terms.retention, found.terms.remember);
+    let operations = admin.layer.policy().operations();
+    let operations = operations.map(|it| (&*it.name, &it.terms));
+    let workers = admin.workers.iter().flat_map(|it| it.settings());
+    let workers = workers.map(|it| (&*it.name, &it.terms));
+    let all: Vec<_> = operations.chain(workers).collect();
+    if let Some((_, terms)) = all.iter().find(|(name, _)| *name == operation) {
+        return (terms.retention, terms.remember);
     }
     let start = Terms::default();
-    let terms = operations().map(|it| &it.terms);
-    terms.fold(
+    all.iter().map(|(_, terms)| terms).fold(
         (start.retention, start.remember),
         |(retention, remember), it| (retention.max(it.retention), remember.max(it.remember)),
     )

@@ -23,7 +23,7 @@ use refrain::{
 };
 use tokio::time::{Instant, timeout_at};
 
-use super::{Admin, refusal::Refusal, unknown::UnknownOutcomes};
+use super::{Admin, refusal::Refusal, unknown::UnknownOutcomes, worker_metrics};
 
 /// Longest time in which the store is read; the other metrics are served without what it holds.
 const STORE_MAX: Duration = Duration::from_secs(5);
@@ -37,12 +37,16 @@ struct StoreState {
 
 pub(super) async fn metrics(State(admin): State<Arc<Admin>>) -> Response {
     let state = StoreState::read(&admin).await;
+    let mut current = current_metrics(&admin.layer, &state);
+    if let Some(workers) = &admin.workers {
+        worker_metrics::register(&mut current, &workers.list().await);
+    }
     let mut out = String::new();
     let written = admin
         .telemetry
         .metrics()
         .encode(&mut out)
-        .and_then(|()| text::encode_registry(&mut out, &current_metrics(&admin.layer, &state)))
+        .and_then(|()| text::encode_registry(&mut out, &current))
         .and_then(|()| text::encode_eof(&mut out));
     match written {
         Ok(()) => {

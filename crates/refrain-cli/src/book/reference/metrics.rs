@@ -1,17 +1,19 @@
 //! The metrics of a running proxy: an operation without requests has no samples, so the test sends one request.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use axum::{Router, body::Body, http::Request, routing::post};
 use refrain::{
-    Engine, Policy, RecordId, Result, consume,
+    Engine, Policy, RecordId, Result,
+    consume::{self, DeadLetter, Lag},
+    engine::OperatorAction,
     http::{Decision, Observed, RefrainLayer},
     policy::File,
     receipts::{Receipt, Receipts},
     store::{AnyStore, Memory, Op},
 };
 use refrain_proxy::{
-    admin::{self, Admin, Metrics},
+    admin::{self, Admin, Metrics, RedriveStatus, WorkerStatus, Workers, WorkersFuture},
     telemetry::Telemetry,
 };
 use tokio::{
@@ -55,7 +57,6 @@ async fn metrics() {
         };
         page += &format!("| `{name}{end}` | {kind} | {labels} | {} |\n", cell(help));
     }
-    page += "| `refrain_messages_total` | counter | `consumer`, `outcome` | Deliveries by outcome (workers) |\n";
     page += &list(
         "`outcome` of requests",
         Decision::ALL.iter().map(|it| it.label()),
@@ -117,6 +118,40 @@ fn families(text: &str) -> BTreeMap<&str, Family<'_>> {
     families
 }
 
+/// A worker whose broker reports everything.
+#[derive(Debug)]
+struct OneWorker;
+
+impl Workers for OneWorker {
+    fn list(&self) -> WorkersFuture<'_, Vec<WorkerStatus>> {
+        let lag = Lag::waiting(1).with_unacknowledged(1);
+        let status = WorkerStatus {
+            name: "billing".into(),
+            counts: vec![("completed", 1)],
+            ..WorkerStatus::default()
+        };
+        let status = status.with_lag(lag.with_oldest(Some(Duration::from_secs(1))));
+        Box::pin(async { vec![status] })
+    }
+
+    fn dead_letters<'a>(
+        &'a self,
+        _: &'a str,
+        _: u32,
+    ) -> WorkersFuture<'a, Option<Result<Vec<DeadLetter>>>> {
+        Box::pin(async { None })
+    }
+
+    fn redrive<'a>(
+        &'a self,
+        _: &'a str,
+        _: u32,
+        _: OperatorAction<'a>,
+    ) -> WorkersFuture<'a, Option<Result<RedriveStatus>>> {
+        Box::pin(async { None })
+    }
+}
+
 /// The metrics of a proxy with an exactly-once operation after one request.
 async fn served() -> String {
     let file = format!(
@@ -145,7 +180,7 @@ async fn served() -> String {
         token: None,
         reader_token: None,
         configuration: serde_json::Value::Null,
-        workers: None,
+        workers: Some(Arc::new(OneWorker)),
     };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
