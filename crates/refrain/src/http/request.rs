@@ -542,7 +542,9 @@ impl<S> MatchedRequest<S> {
             intent.audit = Some(operation.name.as_str().into());
         }
         if let (Some(_), Some(ask)) = (&operation.probe, &self.shared.probes) {
-            intent.probe = Some(Arc::new(HttpProbe::new(ask, &self.found, &head.headers)));
+            let record = || self.shared.engine.record_id(&intent);
+            let probe = HttpProbe::new(ask, &self.found, &head.headers, record);
+            intent.probe = Some(Arc::new(probe));
         }
         Ok(Some(Box::new(intent)))
     }

@@ -26,6 +26,7 @@ use super::{
 };
 use crate::{
     Error, ErrorKind, Key, Operation, RecordId, Result,
+    engine::ProbeSource,
     policy::{Match, Mode},
     receipts::Witness,
 };
@@ -222,9 +223,11 @@ fn strip(headers: &mut HeaderMap) {
 impl RefrainLayer {
     /// Reports probable configuration mistakes, such as operations that run without an audit log:
     /// as warnings, some of them on standard error if no subscriber collects warnings.
+    /// Also lets the engine look up the [records in doubt](crate::Engine::resume_probes) of earlier processes.
     ///
     /// Called when the layer is applied to a service. Reports once, because routers apply the layer to each route.
     pub fn report(&self) {
+        self.resume_probes();
         let reported = &self.shared.reported;
         if reported.is_set() || !reported.set() {
             return;
@@ -279,6 +282,19 @@ impl RefrainLayer {
                  or remove them from this layer's policy if more specific operations match all their requests",
                 names(&unreached)
             ));
+        }
+    }
+}
+
+impl RefrainLayer {
+    /// Lets the engine look up records that earlier processes left in doubt, if an operation has a way to do so.
+    fn resume_probes(&self) {
+        let shared = &self.shared;
+        let is_probed = |it: &Operation| it.probe.is_some() && shared.probes.is_some();
+        let can_look = |it: &Operation| is_probed(it) || shared.witness(it).is_some();
+        if shared.policy.operations().any(can_look) {
+            let source: Arc<dyn ProbeSource> = shared.clone();
+            shared.engine.resume_probes(Arc::downgrade(&source));
         }
     }
 }

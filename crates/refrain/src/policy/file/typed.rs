@@ -305,7 +305,7 @@ pub(super) struct Signed {
     pub(super) tolerance: Option<Scalar>,
 }
 
-/// Credentials that a worker sends to its target.
+/// Credential that Refrain sends in the header `Authorization`.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Authorization {
