@@ -58,6 +58,8 @@ pub use reply::IDEMPOTENT_REPLAYED;
 mod problem;
 pub use problem::{Code, PROBLEMS_PATH};
 
+mod pages;
+
 use http::HeaderName;
 
 use crate::record::Reason;

@@ -7,10 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{
-    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri, header, request::Parts,
-    uri::PathAndQuery,
-};
+use http::{HeaderMap, HeaderName, Request, Response, Uri, request::Parts, uri::PathAndQuery};
 use tokio::time::Instant;
 use tower_layer::Layer;
 use tower_service::Service;
@@ -174,22 +171,6 @@ impl LayerState {
     /// The problem as a response.
     pub(super) fn refuse<R>(&self, problem: &Problem) -> Response<Body<R>> {
         marked(problem.code().into(), problem.response(&self.problems))
-    }
-
-    /// The documentation page that the `type` of a problem points to, if the request is for one.
-    fn page<R>(&self, head: &Parts) -> Option<Response<Body<R>>> {
-        if head.method != Method::GET || !self.problems.starts_with('/') {
-            return None;
-        }
-        let uri = self.uri(head);
-        let name = uri.path().strip_prefix(self.problems.as_str())?;
-        let code = Code::ALL.into_iter().find(|code| code.code() == name)?;
-        let mut response = Response::new(Body::full(Bytes::from_static(code.page().as_bytes())));
-        let markdown = HeaderValue::from_static("text/markdown; charset=utf-8");
-        response
-            .headers_mut()
-            .insert(header::CONTENT_TYPE, markdown);
-        Some(response)
     }
 }
 
