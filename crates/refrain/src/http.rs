@@ -60,6 +60,9 @@ pub use problem::{Code, PROBLEMS_PATH};
 
 mod pages;
 
+mod lookup;
+pub use lookup::LOOKUP_PATH;
+
 use http::HeaderName;
 
 use crate::record::Reason;

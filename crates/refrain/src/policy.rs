@@ -53,6 +53,8 @@ mod outside;
 
 mod pattern;
 pub use pattern::Pattern;
+#[cfg(feature = "http")]
+pub(crate) use pattern::decoded;
 
 mod probe;
 pub use probe::Probe;

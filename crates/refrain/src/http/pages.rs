@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Response, header, request::Parts};
 
-use super::{Code, body::Body, layer::LayerState};
+use super::{Code, body::Body};
 
 mod html;
 
@@ -67,29 +67,20 @@ fn index() -> String {
     page
 }
 
-impl LayerState {
-    /// The page that the `type` of a problem points to, or the index of all pages, if the request is for one.
-    pub(super) fn page<R>(&self, head: &Parts) -> Option<Response<Body<R>>> {
-        let is_read = head.method == Method::GET || head.method == Method::HEAD;
-        if !is_read || !self.problems.starts_with('/') {
-            return None;
-        }
-        let uri = self.uri(head);
-        let name = uri.path().strip_prefix(self.problems.as_str())?;
-        // The root of the service is not ours.
-        let has_index = self.problems != "/";
-        let page = match name {
-            "" if has_index => Page::Index,
-            name => Page::Problem(Code::ALL.into_iter().find(|code| code.code() == name)?),
-        };
-        let html = match prefers_html(&head.headers) {
-            true => page.html(has_index),
-            false => None,
-        };
-        let is_html = html.is_some();
-        let text = Bytes::from(html.unwrap_or_else(|| page.markdown()));
-        Some(reply(text, is_html, head.method == Method::HEAD))
-    }
+/// The page of this name as a response to a request with this head; `None` if there is no such page.
+/// The index has no name.
+pub(super) fn find<R>(name: &str, has_index: bool, head: &Parts) -> Option<Response<Body<R>>> {
+    let page = match name {
+        "" if has_index => Page::Index,
+        name => Page::Problem(Code::ALL.into_iter().find(|code| code.code() == name)?),
+    };
+    let html = match prefers_html(&head.headers) {
+        true => page.html(has_index),
+        false => None,
+    };
+    let is_html = html.is_some();
+    let text = Bytes::from(html.unwrap_or_else(|| page.markdown()));
+    Some(reply(text, is_html, head.method == Method::HEAD))
 }
 
 fn reply<R>(text: Bytes, is_html: bool, is_to_head: bool) -> Response<Body<R>> {

@@ -204,7 +204,7 @@ impl ProbeSource for LayerState {
             probe => probe.and_then(Result::ok),
         };
         // A probe that names the key is made only if the key was kept.
-        let key = key.or_else(|| Key::new(reading.id.to_string()).ok())?;
+        let key = key.unwrap_or_else(|| Key::from(reading.id));
         Some(Ok(Intent {
             terms: operation.terms,
             probe,

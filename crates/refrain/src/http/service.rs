@@ -7,7 +7,9 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, Request, Response, Uri, request::Parts, uri::PathAndQuery};
+use http::{
+    HeaderMap, HeaderName, Method, Request, Response, Uri, request::Parts, uri::PathAndQuery,
+};
 use tokio::time::Instant;
 use tower_layer::Layer;
 use tower_service::Service;
@@ -17,7 +19,7 @@ use super::{
     body::{Body, Carried, Guarded, marked},
     extract,
     layer::{LayerState, Prefix, Reported},
-    observe,
+    lookup, observe, pages,
     problem::Problem,
     request::{DecisionReport, MatchedRequest, RequestState, ResponseFuture},
 };
@@ -66,6 +68,12 @@ where
         strip(&mut head.headers);
         if let Some(page) = self.shared.page(&head) {
             return ResponseFuture::new(None, RequestState::replied(page));
+        }
+        if let Some(key) = self.shared.looked_up(&head) {
+            let report = DecisionReport::new(&self.shared, None, &head, Instant::now());
+            let replying = lookup::reply(self.shared.clone(), head, key);
+            let next = Box::pin(async move { RequestState::replied(replying.await) });
+            return ResponseFuture::new(report, RequestState::LookingUp { next });
         }
         let found = self.shared.find(&head);
         let since = Instant::now();
@@ -171,6 +179,21 @@ impl LayerState {
     /// The problem as a response.
     pub(super) fn refuse<R>(&self, problem: &Problem) -> Response<Body<R>> {
         marked(problem.code().into(), problem.response(&self.problems))
+    }
+}
+
+impl LayerState {
+    /// The page that the `type` of a problem points to, or the index of all pages, if the request is for one.
+    fn page<R>(&self, head: &Parts) -> Option<Response<Body<R>>> {
+        let is_read = head.method == Method::GET || head.method == Method::HEAD;
+        if !is_read || !self.problems.starts_with('/') {
+            return None;
+        }
+        let uri = self.uri(head);
+        let name = uri.path().strip_prefix(self.problems.as_str())?;
+        // The root of the service is not ours.
+        let has_index = self.problems != "/";
+        pages::find(name, has_index, head)
     }
 }
 

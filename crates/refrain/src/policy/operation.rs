@@ -105,6 +105,8 @@ pub struct Operation {
     pub records_keys: KeysKept,
     /// Keep the query of a request with its record, beside its method and path.
     pub records_query: bool,
+    /// Let clients look up the state of their own keys.
+    pub lookup: bool,
     /// Write every attempt and its result to the audit log.
     pub audit: bool,
     /// Refuse to run without an audit log: the proxy does not start, the layer responds with 503.
@@ -374,6 +376,7 @@ impl Default for Operation {
             receipts: None,
             records_keys: KeysKept::default(),
             records_query: false,
+            lookup: false,
             audit: false,
             audit_required: false,
         }

@@ -203,6 +203,7 @@ impl Draft {
             &values.records_keys,
             &mut operation.records_keys,
         );
+        operation.lookup = values.lookup.unwrap_or(operation.lookup);
         operation.records_query = values.records_query.unwrap_or(operation.records_query);
         operation.required = values.required.unwrap_or(operation.required);
         operation.accept_lossy_claims = values
