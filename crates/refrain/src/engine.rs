@@ -47,6 +47,7 @@ mod lost;
 mod operator;
 mod probe;
 mod receipts;
+mod resume;
 mod tally;
 
 use background::BackgroundRuntime;
@@ -59,6 +60,8 @@ pub use guard::{Guard, Running};
 use lost::LostClaims;
 pub use operator::{OperatorAction, REASON_BYTES_MAX, Resolution, Resolved};
 pub use probe::{Finding, Probe};
+use resume::ProbeSources;
+pub use resume::{ProbeSource, Unprobed};
 pub use tally::{Count, Tally};
 
 /// Interval at which [`Engine::settled`] looks.
@@ -85,6 +88,8 @@ struct EngineState {
     post: BackgroundRuntime,
     /// Limits the number of concurrent background probes.
     probes: Arc<Semaphore>,
+    /// Where the probes of records of earlier processes come from.
+    sources: ProbeSources,
     /// The audit log, if there is one.
     audit: OnceLock<AuditLog>,
     /// The name of this process, if it was given one.
@@ -193,6 +198,7 @@ impl Engine {
                 tally: Tally::default(),
                 post: BackgroundRuntime::default(),
                 probes: Arc::new(Semaphore::new(probe::PROBES_MAX)),
+                sources: ProbeSources::default(),
                 audit: OnceLock::new(),
                 node: OnceLock::new(),
                 upstream: OnceLock::new(),

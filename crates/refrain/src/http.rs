@@ -58,6 +58,11 @@ pub use reply::IDEMPOTENT_REPLAYED;
 mod problem;
 pub use problem::{Code, PROBLEMS_PATH};
 
+mod pages;
+
+mod lookup;
+pub use lookup::LOOKUP_PATH;
+
 use http::HeaderName;
 
 use crate::record::Reason;

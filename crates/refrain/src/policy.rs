@@ -30,6 +30,9 @@ use crate::{
 mod address;
 pub use address::{Address, redacted};
 
+mod authorization;
+pub use authorization::Authorization;
+
 mod class;
 pub use class::Class;
 
@@ -37,8 +40,8 @@ pub use class::Class;
 mod file;
 #[cfg(feature = "policy-file")]
 pub use file::{
-    AccessLogSettings, AccessLogTarget, Authorization, AuthorizationScheme, ConfigError, File,
-    HostHeader, Problem, ProxySettings, RelaySettings, Secrets, Settings, WorkerSettings,
+    AccessLogSettings, AccessLogTarget, AuthorizationScheme, ConfigError, File, HostHeader,
+    Problem, ProxySettings, RelaySettings, Secrets, Settings, WorkerSettings,
 };
 
 mod operation;
@@ -50,6 +53,8 @@ mod outside;
 
 mod pattern;
 pub use pattern::Pattern;
+#[cfg(feature = "http")]
+pub(crate) use pattern::decoded;
 
 mod probe;
 pub use probe::Probe;

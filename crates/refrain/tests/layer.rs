@@ -537,3 +537,40 @@ async fn every_problem_has_its_page() {
         );
     }
 }
+
+/// A browser that follows the link of a problem would otherwise show raw Markdown, or download it.
+#[tokio::test]
+async fn browsers_get_pages_in_html_and_others_in_markdown() {
+    let shop = shop(Policy::default());
+    let browser = [("accept", "text/html,application/xml;q=0.9,*/*;q=0.8")];
+    let base = "/.well-known/refrain/problems/";
+    for (name, has_link) in [("", false), ("in-flight", true)] {
+        for (accept, media_type) in [
+            (&browser[..], "text/html; charset=utf-8"),
+            (&[("accept", "*/*")], "text/markdown; charset=utf-8"),
+            (&[], "text/markdown; charset=utf-8"),
+        ] {
+            let path = format!("{base}{name}");
+            let seen = shop.send(request("GET", &path, accept, "")).await;
+            assert_eq!(seen.status, 200, "{path}");
+            assert_eq!(seen.headers["content-type"], media_type);
+            assert_eq!(seen.headers["vary"], "Accept");
+            let is_html = media_type.starts_with("text/html");
+            let text = String::from_utf8(seen.body.to_vec()).unwrap();
+            assert_eq!(text.starts_with("<!doctype html>"), is_html, "{text}");
+            assert_eq!(text.contains("All problems"), is_html && has_link);
+            assert!(!text.contains("<script"));
+            let policy = seen.headers.get("content-security-policy");
+            assert_eq!(policy.is_some(), is_html);
+            let head = shop.send(request("HEAD", &path, accept, "")).await;
+            assert_eq!(head.headers["content-type"], media_type);
+            let len = head.headers["content-length"].to_str().unwrap();
+            assert_eq!((head.body.len(), len), (0, &text.len().to_string()[..]));
+        }
+    }
+    // Other names, other methods and the root of a service are the service's own.
+    let none = shop.send(request("GET", &format!("{base}none"), &browser, ""));
+    assert_eq!(none.await.status, 404);
+    let posted = shop.send(request("POST", base, &browser, ""));
+    assert_ne!(posted.await.status, 200);
+}

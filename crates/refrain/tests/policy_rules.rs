@@ -9,8 +9,8 @@ use refrain::{
     Guarantee,
     key::Sender,
     policy::{
-        Address, Class, Duplicates, Ending, File, OnStoreFailure, Operation, Policy, Probe, Reply,
-        Signature, Statuses, Terms, units,
+        Address, Authorization, Class, Duplicates, Ending, File, OnStoreFailure, Operation, Policy,
+        Probe, Reply, Signature, Statuses, Terms, units,
     },
 };
 
@@ -225,7 +225,7 @@ fn a_policy_refuses_what_breaks_its_rules() {
         change(&mut operation);
         Policy::new(vec![operation])
     };
-    let cases: [(Edit, &str); 14] = [
+    let cases: [(Edit, &str); 15] = [
         (|o| o.terms.lease = Duration::ZERO, "`lease` is 0s"),
         (|o| o.terms.attempts_max = 0, "`attempts_max` is 0"),
         (|o| o.terms.waiting_max = 0, "`waiting_max` is 0"),
@@ -275,6 +275,10 @@ fn a_policy_refuses_what_breaks_its_rules() {
             "{other}",
         ),
         (
+            |o| o.probe_authorization = Some(Authorization::bearer("a").unwrap()),
+            "`probe_authorization` has no effect without a `probe`",
+        ),
+        (
             |o| {
                 o.reply = Reply::Streamed;
                 o.terms.lease = Duration::from_secs(91);
@@ -288,6 +292,7 @@ fn a_policy_refuses_what_breaks_its_rules() {
     }
     assert!(change(|o| o.scope = vec!["path:id".parse().unwrap()]).is_ok());
     assert!(change(|o| o.reply = Reply::Streamed).is_ok());
+    assert!(change(|o| o.probe = Some("GET /y?of={record}".parse().unwrap())).is_ok());
     let receipted = change(|o| {
         o.terms.guarantee = Guarantee::ExactlyOnce;
         o.receipts = Some(Address::new("postgres://db/app"));

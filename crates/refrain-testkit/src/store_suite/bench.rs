@@ -191,6 +191,7 @@ pub(super) fn origin(node: &str) -> Origin {
         target: "/v1/payments",
         key_digest: KeyDigest([9; 8]),
         key: "order-7",
+        host: "pay.example",
         node,
         trace_id: [7; 16],
     })

@@ -1,4 +1,4 @@
-//! One background task per engine, which renews leases and sweeps the store.
+//! One background task per engine, which renews leases, sweeps the store and keeps the resumption of probes running.
 
 use std::{
     sync::{
@@ -14,7 +14,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::{Ended, EngineState, Flight, tally::Count};
+use super::{Ended, EngineState, Flight, resume, tally::Count};
 use crate::{
     record::Settled,
     store::{AnyStore, Store},
@@ -121,6 +121,7 @@ async fn run_background(engine: RunningMark) {
     let mut last_sweep = last_look;
     let mut renewals = JoinSet::new();
     let mut sweeping = JoinSet::new();
+    let mut resuming = JoinSet::new();
     loop {
         sleep(LOOK_EVERY).await;
         let Some(inner) = engine.0.upgrade() else {
@@ -139,6 +140,10 @@ async fn run_background(engine: RunningMark) {
             last_sweep = now;
             // In a task of its own, because a long sweep must not delay renewals.
             sweeping.spawn(sweep(inner.store.clone()));
+        }
+        let _ended = resuming.try_join_next();
+        if resuming.is_empty() && !inner.sources.is_empty() {
+            resuming.spawn(resume::run(Arc::downgrade(&inner)));
         }
     }
 }

@@ -229,6 +229,8 @@ pub(super) struct Flights {
     table: Table<Arc<Flight>>,
     /// Records that are being probed.
     probed: Table<()>,
+    /// Records with a background task that probes them from time to time.
+    cared: Table<()>,
     /// Number of duplicates that wait for each record, whichever process holds it.
     waiting: Table<usize>,
 }
@@ -238,6 +240,7 @@ impl Flights {
         Self {
             table: Table::small(),
             probed: Table::small(),
+            cared: Table::small(),
             waiting: Table::small(),
         }
     }
@@ -352,6 +355,20 @@ impl Flights {
 
     pub(super) fn end_probe(&self, id: RecordId) {
         self.probed.with(id, |entry| entry.take());
+    }
+
+    /// Notes that a background task probes this record.
+    pub(super) fn start_care(&self, id: RecordId) {
+        self.cared.with(id, |entry| entry.put(()));
+    }
+
+    pub(super) fn end_care(&self, id: RecordId) {
+        self.cared.with(id, |entry| entry.take());
+    }
+
+    /// Whether a background task probes this record.
+    pub(super) fn is_cared(&self, id: RecordId) -> bool {
+        self.cared.with(id, |entry| entry.get().is_some())
     }
 }
 

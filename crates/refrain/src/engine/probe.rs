@@ -1,7 +1,7 @@
 //! Probes: settle an indeterminate record by a lookup in the system that the operation may have changed.
 //!
 //! A duplicate runs the probe, and so does a background task of the engine whose attempt ended in doubt, never both at the
-//! same time. After a restart only duplicates run it.
+//! same time. After a restart [resumed](super::resume) tasks run it.
 
 use std::{
     fmt::Debug,
@@ -118,7 +118,12 @@ impl Drop for RecordProbe {
 pub(super) async fn resolve(probing: RecordProbe, intent: Intent, doubt: Doubt) -> bool {
     let id = probing.id;
     if let (Some(witness), Some(inner)) = (&intent.receipts, probing.engine.upgrade()) {
-        match inner.end_by_receipt(witness, (id, doubt), &intent).await {
+        let looking = async {
+            // A resumed task may be the first to use these receipts.
+            inner.know_standing(witness).await?;
+            inner.end_by_receipt(witness, (id, doubt), &intent).await
+        };
+        match looking.await {
             Ok(true) => return true,
             Ok(false) => {}
             Err(error) => {
@@ -168,24 +173,17 @@ pub(super) async fn resolve(probing: RecordProbe, intent: Intent, doubt: Doubt) 
 impl EngineState {
     /// Starts a background task that probes a flight that ended in doubt.
     pub(super) fn start_probing(self: &Arc<Self>, flight: &Flight, intent: Box<Intent>) {
-        let Some(place) = self.tally.care() else {
-            crate::log_rarely!(warn, record = %flight.id, "too many unknown outcomes: this one is probed only by a retry");
-            return;
-        };
-        let task = ProbeTask {
-            engine: Arc::downgrade(self),
-            turns: self.probes.clone(),
-            id: flight.id,
-            fence: flight.fence,
-            intent,
-            _place: place,
-        };
-        self.spawn(task.run());
+        match ProbeTask::new(self, flight.id, flight.fence, intent) {
+            Some(task) => drop(self.spawn(task.run())),
+            None => {
+                crate::log_rarely!(warn, record = %flight.id, "too many unknown outcomes: this one is probed only by a retry");
+            }
+        }
     }
 }
 
 /// Background task that probes one indeterminate record.
-struct ProbeTask {
+pub(super) struct ProbeTask {
     /// Weak, because the task must not keep the engine alive.
     engine: Weak<EngineState>,
     /// Limits the number of concurrent probes.
@@ -195,6 +193,14 @@ struct ProbeTask {
     fence: Fence,
     intent: Box<Intent>,
     _place: Gauge,
+}
+
+impl Drop for ProbeTask {
+    fn drop(&mut self) {
+        if let Some(inner) = self.engine.upgrade() {
+            inner.flights.end_care(self.id);
+        }
+    }
 }
 
 /// Result of one look at the record.
@@ -208,8 +214,27 @@ enum ProbeProgress {
 }
 
 impl ProbeTask {
+    /// A task for the attempt with this fence; `None` if there are too many.
+    pub(super) fn new(
+        engine: &Arc<EngineState>,
+        id: RecordId,
+        fence: Fence,
+        intent: Box<Intent>,
+    ) -> Option<Self> {
+        let place = engine.tally.care()?;
+        engine.flights.start_care(id);
+        Some(Self {
+            engine: Arc::downgrade(engine),
+            turns: engine.probes.clone(),
+            id,
+            fence,
+            intent,
+            _place: place,
+        })
+    }
+
     /// Runs until the record is settled, the time is over, or the engine is dropped.
-    async fn run(self) {
+    pub(super) async fn run(self) {
         let ends = self.deadline();
         let mut probes = 0;
         loop {

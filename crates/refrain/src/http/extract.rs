@@ -180,6 +180,10 @@ pub(super) fn intent(
             KeysKept::Digest => "",
             KeysKept::Clear => key.as_str(),
         },
+        host: match operation.probe {
+            Some(_) => host.unwrap_or_default(),
+            None => "",
+        },
         trace_id: traceparent(&head.headers)
             .and_then(trace_id)
             .unwrap_or_default(),

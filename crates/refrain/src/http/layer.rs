@@ -16,6 +16,7 @@ use super::{
     REFRAIN_RECORD,
     body::{Budget, Carried, Guarded},
     extract,
+    lookup::LOOKUP_PATH,
     probe::{self, Ask, Nothing},
     problem::PROBLEMS_PATH,
 };
@@ -50,6 +51,10 @@ pub(super) struct LayerState {
     pub(super) probes: Option<Ask>,
     /// Readers of receipts, by the name of the operation.
     pub(super) witnesses: HashMap<String, Arc<Witness>>,
+    /// Path of look-ups of keys.
+    pub(super) lookup: String,
+    /// Whether an operation allows look-ups.
+    pub(super) has_lookup: bool,
     /// Number of requests that are observed now.
     pub(super) observed: Arc<AtomicUsize>,
     /// Receives the decision about each request.
@@ -91,10 +96,13 @@ impl RefrainLayer {
     /// Guards the operations of `policy`, with the records of `engine`.
     #[must_use]
     pub fn new(engine: Engine, policy: Policy) -> Self {
+        let has_lookup = policy.operations().any(|it| it.lookup && it.guarded);
         Self {
             shared: Arc::new(LayerState {
                 engine,
                 policy,
+                lookup: LOOKUP_PATH.into(),
+                has_lookup,
                 problems: PROBLEMS_PATH.into(),
                 original: None,
                 prefix: None,
@@ -316,6 +324,14 @@ impl RefrainLayer {
         Arc::make_mut(&mut self.shared).problems = base.into();
         self
     }
+
+    /// Sets the path of look-ups, [`LOOKUP_PATH`] by default, which ends with a slash; below a prefix, include the prefix.
+    /// Look-ups are answered only for operations with [`lookup`](Operation::lookup).
+    #[must_use]
+    pub fn with_lookup(mut self, path: impl Into<String>) -> Self {
+        Arc::make_mut(&mut self.shared).lookup = path.into();
+        self
+    }
 }
 
 impl fmt::Debug for LayerState {
@@ -461,6 +477,8 @@ labelled! {
         RequestTimeout = "request-timeout",
         /// A duplicate of a completed request was acknowledged, without the outcome.
         Acknowledged = "acknowledged",
+        /// The client looked up the state of a key; nothing ran.
+        LookedUp = "looked-up",
         /// The request had no key, and none is required: it passed unguarded.
         Passed = "passed",
         /// The store did not answer, and the policy lets the request pass unguarded.

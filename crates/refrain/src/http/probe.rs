@@ -1,4 +1,5 @@
 //! `Claiming`: the policy's `probe`, a request that looks up the outcome of an indeterminate operation.
+//! Without a request, for a record of an earlier process, it is made of what the record keeps.
 //!
 //! It is sent to the service set with `RefrainLayer::with_probes`, never to the guarded one:
 //! with a router that may be the handler of the operation itself, which would run it.
@@ -11,18 +12,21 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, Method, Request, StatusCode, header, response};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, header, response};
 
 use super::{
     Failure,
     body::{Body, Carried, Guarded, Share},
     capture::{self, BodyReader},
+    layer::LayerState,
 };
 use crate::{
-    Intent,
-    engine::{Finding, Probe},
-    policy::Match,
-    record::Doubt,
+    Intent, Key, Operation, RecordId, Scope,
+    engine::{Finding, Probe, ProbeSource, Unprobed},
+    key::ScopePart,
+    policy::{Match, Mode},
+    record::{Doubt, History},
+    store::Reading,
 };
 
 /// Headers of the duplicate that the probe does not carry: of its body, its connection, ranges and conditions.
@@ -103,17 +107,27 @@ where
 pub(super) struct HttpProbe {
     ask: Ask,
     found: Match,
+    /// The identity of the record, if the probe names it.
+    record: Option<String>,
     /// Headers of the duplicate, so that the probe has its credential.
     headers: HeaderMap,
 }
 
 impl HttpProbe {
-    pub(super) fn new(ask: &Ask, found: &Match, headers: &HeaderMap) -> Self {
+    /// The probe of a request; `record` is called if the probe names the record.
+    pub(super) fn new(
+        ask: &Ask,
+        found: &Match,
+        headers: &HeaderMap,
+        record: impl FnOnce() -> RecordId,
+    ) -> Self {
         let mut headers = headers.clone();
         NOT_ASKED.iter().for_each(|name| drop(headers.remove(name)));
+        let is_named = found.operation.is_probed_by_record();
         Self {
             ask: ask.clone(),
             found: found.clone(),
+            record: is_named.then(|| record().to_string()),
             headers,
         }
     }
@@ -122,7 +136,10 @@ impl HttpProbe {
         let probe = self.found.operation.probe.as_ref()?;
         let target = probe.target(|name| match name {
             "key" => Some(intent.key.as_str().as_bytes()),
-            name => self.found.value(name),
+            name => match (name, &self.record) {
+                ("record", Some(record)) => Some(record.as_bytes()),
+                _ => self.found.value(name),
+            },
         })?;
         let request = Request::builder().method(Method::GET).uri(target);
         let mut request = request.body(Body::full(Bytes::new())).ok()?;
@@ -163,4 +180,97 @@ impl fmt::Debug for HttpProbe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "HttpProbe({})", self.found.operation.name)
     }
+}
+
+impl ProbeSource for LayerState {
+    fn intent(&self, reading: &Reading, history: &History) -> Option<Result<Intent, Unprobed>> {
+        let mut operations = self.policy.operations();
+        let operation = operations.find(|it| it.name == history.operation)?;
+        if !operation.guarded || operation.mode == Mode::Observe {
+            return None;
+        }
+        let receipts = self.witness(operation).cloned();
+        let key = history.key.as_deref().and_then(|key| Key::new(key).ok());
+        let probe = match &self.probes {
+            Some(ask) if operation.probe.is_some() => {
+                let has_key = key.is_some();
+                Some(self.resumed_probe(ask, (operation, has_key), reading, history))
+            }
+            _ => None,
+        };
+        let probe = match probe {
+            Some(Err(why)) if receipts.is_none() => return Some(Err(why)),
+            None if receipts.is_none() => return None,
+            probe => probe.and_then(Result::ok),
+        };
+        // A probe that names the key is made only if the key was kept.
+        let key = key.unwrap_or_else(|| Key::from(reading.id));
+        Some(Ok(Intent {
+            terms: operation.terms,
+            probe,
+            receipts,
+            audit: operation
+                .is_audited()
+                .then(|| operation.name.as_str().into()),
+            ..Intent::new(Scope::none(), key)
+        }))
+    }
+}
+
+impl LayerState {
+    /// The probe of a record whose request is gone.
+    fn resumed_probe(
+        &self,
+        ask: &Ask,
+        (operation, has_key): (&Operation, bool),
+        reading: &Reading,
+        history: &History,
+    ) -> Result<Arc<dyn Probe>, Unprobed> {
+        let is_anonymous = || {
+            let is_nobody = reading.record.credential == Some(self.engine.secret().nobody());
+            is_nobody && self.scope.is_none() && shows_every_credential(operation)
+        };
+        if operation.probe_authorization.is_none() && !is_anonymous() {
+            return Err(Unprobed::CredentialNotKept);
+        }
+        let names_key = |probe: &crate::policy::Probe| probe.places().any(|place| place == "key");
+        if !has_key && operation.probe.as_ref().is_some_and(names_key) {
+            return Err(Unprobed::KeyNotKept);
+        }
+        let found = history
+            .request()
+            .and_then(|(method, path)| self.policy.find(method, path));
+        let found = found.filter(|found| found.operation.name == operation.name);
+        let found = found.ok_or(Unprobed::RequestNotKept)?;
+        let headers = resumed_headers(operation, history).ok_or(Unprobed::RequestNotKept)?;
+        Ok(Arc::new(HttpProbe::new(ask, &found, &headers, || {
+            reading.id
+        })))
+    }
+}
+
+/// Whether a request without a known credential had none at all, as far as the policy can tell: its scope and its
+/// credential leave out no part that a service may need.
+fn shows_every_credential(operation: &Operation) -> bool {
+    let is_kept = |part: &ScopePart| match part {
+        ScopePart::Header(name) => name == header::HOST.as_str(),
+        _ => true,
+    };
+    let usual = Operation::default().credential;
+    let mut usual = usual.iter();
+    operation.scope.iter().all(is_kept) && usual.all(|part| operation.credential.contains(part))
+}
+
+/// The host of the request, and the credential that the policy gives to probes.
+fn resumed_headers(operation: &Operation, history: &History) -> Option<HeaderMap> {
+    let mut headers = HeaderMap::new();
+    if let Some(host) = &history.host {
+        headers.insert(header::HOST, HeaderValue::from_str(host).ok()?);
+    }
+    if let Some(authorization) = &operation.probe_authorization {
+        let mut value = HeaderValue::from_str(authorization.header()).ok()?;
+        value.set_sensitive(true);
+        headers.insert(header::AUTHORIZATION, value);
+    }
+    Some(headers)
 }

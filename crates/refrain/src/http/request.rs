@@ -5,6 +5,8 @@
 //!     |   |                              |  +----> Replied
 //!     |   +--> Observing --> Replied     +-------> Unclaimed --> Passing or Replied
 //!     +--> Passing
+//!
+//!  LookingUp --> Replied
 //! ```
 //!
 //! Any state before `Running` can end in `Replied` with a problem. Most requests need no waiting before they run: the body
@@ -74,6 +76,9 @@ pin_project! {
         /// Known: the claim failed, so it is not known whether the request is a duplicate.
         /// Durable: perhaps the claim, which the engine releases once the store answers.
         Unclaimed { next: NextState<F, R, E> },
+        /// Known: the request is a look-up of a key.
+        /// Durable: nothing. A disconnect ends the request.
+        LookingUp { next: NextState<F, R, E> },
         /// Known: the operation has `mode = "observe"`, so the request passes and is recorded in the background.
         /// Durable: nothing that a replay uses.
         Observing { next: NextState<F, R, E> },
@@ -143,6 +148,7 @@ where
                 StateProjection::ReadingBody { next }
                 | StateProjection::Claiming { next }
                 | StateProjection::Unclaimed { next }
+                | StateProjection::LookingUp { next }
                 | StateProjection::Observing { next } => ready!(next.as_mut().poll(context)),
                 StateProjection::Passing {
                     future,
@@ -540,7 +546,9 @@ impl<S> MatchedRequest<S> {
             intent.audit = Some(operation.name.as_str().into());
         }
         if let (Some(_), Some(ask)) = (&operation.probe, &self.shared.probes) {
-            intent.probe = Some(Arc::new(HttpProbe::new(ask, &self.found, &head.headers)));
+            let record = || self.shared.engine.record_id(&intent);
+            let probe = HttpProbe::new(ask, &self.found, &head.headers, record);
+            intent.probe = Some(Arc::new(probe));
         }
         Ok(Some(Box::new(intent)))
     }

@@ -24,7 +24,7 @@ use tokio::{
 
 use super::{
     Failure, REFRAIN_ATTEMPT, REFRAIN_OUTCOME,
-    body::{Body, Carried, Guarded, Share},
+    body::{Body, Carried, Guarded, Share, add_record},
     capture::BodyReader,
     problem::Code,
     settle::{
@@ -137,6 +137,8 @@ impl Execution {
         }
         if self.operation.terms.guarantee == Guarantee::ExactlyOnce {
             add_receipt_headers(request.headers_mut(), running);
+        } else if self.operation.is_probed_by_record() {
+            add_record(request.headers_mut(), running.id());
         }
         let attempt = match grant.attempt {
             1 => HeaderValue::from_static("1"),

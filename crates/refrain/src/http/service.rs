@@ -8,8 +8,7 @@ use std::{
 
 use bytes::Bytes;
 use http::{
-    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri, header, request::Parts,
-    uri::PathAndQuery,
+    HeaderMap, HeaderName, Method, Request, Response, Uri, request::Parts, uri::PathAndQuery,
 };
 use tokio::time::Instant;
 use tower_layer::Layer;
@@ -20,12 +19,13 @@ use super::{
     body::{Body, Carried, Guarded, marked},
     extract,
     layer::{LayerState, Prefix, Reported},
-    observe,
+    lookup, observe, pages,
     problem::Problem,
     request::{DecisionReport, MatchedRequest, RequestState, ResponseFuture},
 };
 use crate::{
     Error, ErrorKind, Key, Operation, RecordId, Result,
+    engine::ProbeSource,
     policy::{Match, Mode},
     receipts::Witness,
 };
@@ -68,6 +68,12 @@ where
         strip(&mut head.headers);
         if let Some(page) = self.shared.page(&head) {
             return ResponseFuture::new(None, RequestState::replied(page));
+        }
+        if let Some(key) = self.shared.looked_up(&head) {
+            let report = DecisionReport::new(&self.shared, None, &head, Instant::now());
+            let replying = lookup::reply(self.shared.clone(), head, key);
+            let next = Box::pin(async move { RequestState::replied(replying.await) });
+            return ResponseFuture::new(report, RequestState::LookingUp { next });
         }
         let found = self.shared.find(&head);
         let since = Instant::now();
@@ -174,21 +180,20 @@ impl LayerState {
     pub(super) fn refuse<R>(&self, problem: &Problem) -> Response<Body<R>> {
         marked(problem.code().into(), problem.response(&self.problems))
     }
+}
 
-    /// The documentation page that the `type` of a problem points to, if the request is for one.
+impl LayerState {
+    /// The page that the `type` of a problem points to, or the index of all pages, if the request is for one.
     fn page<R>(&self, head: &Parts) -> Option<Response<Body<R>>> {
-        if head.method != Method::GET || !self.problems.starts_with('/') {
+        let is_read = head.method == Method::GET || head.method == Method::HEAD;
+        if !is_read || !self.problems.starts_with('/') {
             return None;
         }
         let uri = self.uri(head);
         let name = uri.path().strip_prefix(self.problems.as_str())?;
-        let code = Code::ALL.into_iter().find(|code| code.code() == name)?;
-        let mut response = Response::new(Body::full(Bytes::from_static(code.page().as_bytes())));
-        let markdown = HeaderValue::from_static("text/markdown; charset=utf-8");
-        response
-            .headers_mut()
-            .insert(header::CONTENT_TYPE, markdown);
-        Some(response)
+        // The root of the service is not ours.
+        let has_index = self.problems != "/";
+        pages::find(name, has_index, head)
     }
 }
 
@@ -222,9 +227,11 @@ fn strip(headers: &mut HeaderMap) {
 impl RefrainLayer {
     /// Reports probable configuration mistakes, such as operations that run without an audit log:
     /// as warnings, some of them on standard error if no subscriber collects warnings.
+    /// Also lets the engine look up the [records in doubt](crate::Engine::resume_probes) of earlier processes.
     ///
     /// Called when the layer is applied to a service. Reports once, because routers apply the layer to each route.
     pub fn report(&self) {
+        self.resume_probes();
         let reported = &self.shared.reported;
         if reported.is_set() || !reported.set() {
             return;
@@ -279,6 +286,19 @@ impl RefrainLayer {
                  or remove them from this layer's policy if more specific operations match all their requests",
                 names(&unreached)
             ));
+        }
+    }
+}
+
+impl RefrainLayer {
+    /// Lets the engine look up records that earlier processes left in doubt, if an operation has a way to do so.
+    fn resume_probes(&self) {
+        let shared = &self.shared;
+        let is_probed = |it: &Operation| it.probe.is_some() && shared.probes.is_some();
+        let can_look = |it: &Operation| is_probed(it) || shared.witness(it).is_some();
+        if shared.policy.operations().any(can_look) {
+            let source: Arc<dyn ProbeSource> = shared.clone();
+            shared.engine.resume_probes(Arc::downgrade(&source));
         }
     }
 }

@@ -13,7 +13,7 @@ use super::{Address, Operation, Policy, Warning, warning};
 use crate::store::embedded::Durability;
 
 mod authorization;
-pub use authorization::{Authorization, AuthorizationScheme};
+pub use authorization::AuthorizationScheme;
 
 mod draft;
 
@@ -99,8 +99,8 @@ pub struct Settings {
 /// The parts of `refrain.toml` whose secrets are read from the environment or from files.
 ///
 /// The other parts are checked too, but a process does not need the secrets of parts that it does not use.
-/// An address that was not read is replaced by a placeholder whose host name never resolves, and `authorization`
-/// and `signature` are missing: use only the selected parts of the settings.
+/// An address that was not read is replaced by a placeholder whose host name never resolves, and `authorization`,
+/// `probe_authorization` and `signature` are missing: use only the selected parts of the settings.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Secrets<'a> {

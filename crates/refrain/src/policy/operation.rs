@@ -7,7 +7,10 @@ use std::{
 
 use serde::{Serialize, Serializer};
 
-use super::{Address, Class, Pattern, Probe, Signature, Terms, class, invalid, pattern};
+use super::probe::RECORD_PLACE;
+use super::{
+    Address, Authorization, Class, Pattern, Probe, Signature, Terms, class, invalid, pattern,
+};
 use crate::{
     Error, Guarantee, Result, fingerprint,
     key::{CredentialPart, ScopePart, Sender, Source, Syntax},
@@ -94,12 +97,16 @@ pub struct Operation {
     /// Request that resolves an unknown outcome.
     #[serde(serialize_with = "as_optional_text")]
     pub probe: Option<Probe>,
+    /// Credential of probes after a restart, when the client's is no longer known.
+    pub probe_authorization: Option<Authorization>,
     /// Database with the receipts that an exactly-once operation commits together with its effect.
     pub receipts: Option<Address>,
     /// How keys are kept with their records.
     pub records_keys: KeysKept,
     /// Keep the query of a request with its record, beside its method and path.
     pub records_query: bool,
+    /// Let clients look up the state of their own keys.
+    pub lookup: bool,
     /// Write every attempt and its result to the audit log.
     pub audit: bool,
     /// Refuse to run without an audit log: the proxy does not start, the layer responds with 503.
@@ -297,6 +304,14 @@ impl Operation {
         self.class == Some(Class::Monetary) && self.mode == Mode::Enforce && !self.is_audited()
     }
 
+    /// Whether its probe names the record, so that its requests carry `Refrain-Record`.
+    #[must_use]
+    pub fn is_probed_by_record(&self) -> bool {
+        let is_record = |place: &str| place == RECORD_PLACE;
+        let is_probed = |probe: &Probe| probe.places().any(is_record);
+        self.probe.as_ref().is_some_and(is_probed) && !self.pattern.names().any(is_record)
+    }
+
     /// Whether receipts decide its unknown outcomes.
     #[must_use]
     pub fn is_receipted(&self) -> bool {
@@ -357,9 +372,11 @@ impl Default for Operation {
             on_store_failure: OnStoreFailure::default(),
             accept_lossy_claims: false,
             probe: None,
+            probe_authorization: None,
             receipts: None,
             records_keys: KeysKept::default(),
             records_query: false,
+            lookup: false,
             audit: false,
             audit_required: false,
         }

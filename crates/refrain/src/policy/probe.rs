@@ -6,10 +6,15 @@ use super::{invalid, pattern};
 use crate::{Error, Result};
 
 const PROBE_BYTES_MAX: usize = 2048;
+/// The placeholder for the key.
+pub(super) const KEY_PLACE: &str = "key";
+/// The placeholder for the identity of the record.
+pub(super) const RECORD_PLACE: &str = "record";
 
 /// GET request with placeholders, such as `GET /v1/payments?key={key}`.
 ///
-/// `{key}` is the record's key; any other name is a named segment of the operation's pattern.
+/// `{key}` is the record's key. Any other name is a named segment of the operation's pattern; if it has no segment
+/// `{record}`, that is the identity of the record, which the operation received in the header `Refrain-Record`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probe {
     /// Text and placeholders alternate, text first.
@@ -82,7 +87,7 @@ impl FromStr for Probe {
         match probe.places().count() {
             1.. => Ok(probe),
             0 => Err(bad(
-                "it is the same for every record; write {key} where the key goes",
+                "it is the same for every record; write {key} where the key goes, or {record}",
             )),
         }
     }

@@ -4,6 +4,7 @@ use std::{ops::RangeInclusive, time::Duration};
 
 use super::{
     OnStoreFailure, Operation, Reply, Statuses, Terms,
+    probe::{KEY_PLACE, RECORD_PLACE},
     signature::{SECRETS_MAX, is_timed},
     terms::WAITING_MAX,
     units::{Size, Span, days},
@@ -284,18 +285,29 @@ fn headers(operation: &Operation, faults: &mut Vec<RuleFault>) {
 
 fn probe(operation: &Operation, faults: &mut Vec<RuleFault>) {
     let Some(probe) = &operation.probe else {
+        if operation.probe_authorization.is_some() {
+            let message = "`probe_authorization` has no effect without a `probe`";
+            faults.push(fault(
+                &["probe_authorization"],
+                message,
+                "add a probe, or remove it",
+            ));
+        }
         return;
     };
-    let is_known =
-        |place: &&str| *place == "key" || operation.pattern.names().any(|name| name == *place);
+    let is_known = |place: &&str| {
+        [KEY_PLACE, RECORD_PLACE].contains(place)
+            || operation.pattern.names().any(|name| name == *place)
+    };
     if let Some(place) = probe.places().find(|place| !is_known(place)) {
         let pattern = &operation.pattern;
-        let message =
-            format!("the probe's {{{place}}} is neither the key nor a segment of `{pattern}`");
+        let message = format!(
+            "the probe's {{{place}}} is neither the key, nor the record, nor a segment of `{pattern}`"
+        );
         faults.push(fault(
             &["probe"],
             message,
-            "write {key}, or a name that `match` has",
+            "write {key}, {record}, or a name that `match` has",
         ));
     }
 }

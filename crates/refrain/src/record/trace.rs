@@ -3,8 +3,8 @@
 //!
 //! A trace is encoded, so that every store keeps the same bytes and can append to them. Numbers are big-endian:
 //!
-//! - origin: length (2); if it is not 0: key digest (8), then operation, target and key,
-//!   each with its length (2); the key is empty if it is not kept
+//! - origin: length (2); if it is not 0: key digest (8), then operation, target, key and host,
+//!   each with its length (2); the key is empty if it is not kept, the host is missing if it is not kept
 //! - events, each: kind (1), length of the rest (1), time (8), then by kind:
 //!   - 1, an attempt starts: epoch (4), counter (8), nonce (4), number (2), trace id of the caller (16), node
 //!   - 2, the outcome is unknown: reason (1)
@@ -37,6 +37,10 @@ const UNTRACED: [u8; 16] = [0; 16];
 const OPERATION_MAX: usize = 200;
 const METHOD_MAX: usize = 30;
 const TARGET_MAX: usize = 500;
+/// The longest name in DNS, and a port.
+const HOST_MAX: usize = 259;
+/// The longest character in UTF-8: a text that was cut off is shorter than its maximum by less than this.
+const CHAR_MAX: usize = 4;
 const NODE_MAX: usize = 63;
 /// The length of an attempt's event without trace id, node and its first two bytes.
 const ATTEMPT_LEN: usize = 8 + 16 + 2;
@@ -69,6 +73,8 @@ pub struct OriginFields<'a> {
     pub key_digest: KeyDigest,
     /// The key, if it may be kept readable; otherwise empty.
     pub key: &'a str,
+    /// The host that the request was for, if a probe needs it; otherwise empty.
+    pub host: &'a str,
     /// The name of the process that asks.
     pub node: &'a str,
     /// The trace id of the caller, or zeros.
@@ -109,11 +115,16 @@ impl Origin {
             "" => ["", ""],
             method => [cut(method, METHOD_MAX), " "],
         };
-        let texts: [&[&str]; 3] = [
+        // A host that was cut off would be another host.
+        let host =
+            (!fields.host.is_empty() && fields.host.len() <= HOST_MAX).then_some(fields.host);
+        let texts: [&[&str]; 4] = [
             &[cut(fields.operation, OPERATION_MAX)],
             &[method[0], method[1], cut(fields.target, TARGET_MAX)],
             &[cut(fields.key, KEY_BYTES_MAX)],
+            host.as_slice(),
         ];
+        let texts = &texts[..if host.is_some() { 4 } else { 3 }];
         let node = cut(fields.node, NODE_MAX);
         let text_len = |parts: &[&str]| parts.iter().map(|part| part.len()).sum::<usize>();
         let origin_len = 8 + texts.iter().map(|text| 2 + text_len(text)).sum::<usize>();
@@ -275,6 +286,7 @@ impl Trace {
             history.target = text(&mut origin)?.to_owned();
             let key = text(&mut origin)?;
             history.key = (!key.is_empty()).then(|| key.to_owned());
+            history.host = text(&mut origin).map(ToOwned::to_owned);
         }
         while !reader.0.is_empty() {
             let kind = number::<1>(&mut reader)?;
@@ -312,11 +324,24 @@ pub struct History {
     pub key_digest: Option<KeyDigest>,
     /// The key, if it was kept readable.
     pub key: Option<String>,
+    /// The host that the first request was for, if it was kept.
+    pub host: Option<String>,
     /// The attempts. After many, those after the first are missing.
     pub attempts: Vec<Attempt>,
 }
 
 impl History {
+    /// The method and the path of the first request; `None` if they are not known completely.
+    #[must_use]
+    pub fn request(&self) -> Option<(&str, &str)> {
+        let (method, target) = self.target.split_once(' ')?;
+        let is_cut = target.len() > TARGET_MAX - CHAR_MAX;
+        match target.split_once('?') {
+            Some((path, _)) => Some((method, path)),
+            None => (!is_cut).then_some((method, target)),
+        }
+    }
+
     /// When the record was first claimed.
     #[must_use]
     pub fn first_seen(&self) -> Option<Timestamp> {
@@ -420,6 +445,7 @@ mod tests {
             target: "/v1/payments",
             key_digest: KeyDigest([3; 8]),
             key: "order-7",
+            host: "pay.example",
             node: "node-1",
             trace_id: [9; 16],
         })
@@ -436,6 +462,7 @@ mod tests {
         assert_eq!(history.operation, "payments");
         assert_eq!(history.target, "POST /v1/payments");
         assert_eq!(history.key.as_deref(), Some("order-7"));
+        assert_eq!(history.host.as_deref(), Some("pay.example"));
         assert_eq!(history.key_digest, Some(KeyDigest([3; 8])));
         assert_eq!(trace.key_digest(), history.key_digest);
         let seen = (history.first_seen(), history.last_change());
@@ -480,6 +507,31 @@ mod tests {
         assert_eq!(history.target, "ü".repeat(TARGET_MAX / 2));
         assert_eq!(history.attempts[0].node, "ü".repeat(NODE_MAX / 2));
         assert_eq!(history.key, Some("ü".repeat(KEY_BYTES_MAX / 2)));
+    }
+
+    /// A probe of another path than that of the request would find nothing, as if the request had had no effect.
+    #[test]
+    fn a_target_that_was_cut_off_is_no_request() {
+        let request = |target: &str| {
+            let fields = OriginFields {
+                method: "POST",
+                target,
+                ..OriginFields::default()
+            };
+            let trace =
+                Trace::default().with_attempt(&Origin::new(&fields), grant(1), Timestamp(1));
+            let history = trace.read().unwrap();
+            let request = history.request();
+            request.map(|(method, path)| (method.to_owned(), path.to_owned()))
+        };
+        let known = |path: &str| Some(("POST".to_owned(), path.to_owned()));
+        assert_eq!(request("/v1/orders/7"), known("/v1/orders/7"));
+        assert_eq!(request("/v1/orders?of=7"), known("/v1/orders"));
+        let long = format!("/v1/orders?of={}", "7".repeat(TARGET_MAX));
+        assert_eq!(request(&long), known("/v1/orders"));
+        for len in [TARGET_MAX - CHAR_MAX, TARGET_MAX - 1, TARGET_MAX * 2] {
+            assert_eq!(request(&format!("/{}", "é".repeat(len / 2))), None, "{len}");
+        }
     }
 
     #[test]

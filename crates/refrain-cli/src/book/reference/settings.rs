@@ -36,7 +36,7 @@ const TABLES: [(&str, &str, &str); 8] = [
     (
         "`authorization`",
         "/$defs/Authorization",
-        "An inline table of a `[[worker]]`.",
+        "An inline table of a `[[worker]]`, and the setting `probe_authorization` of an `[[operation]]`.",
     ),
     (
         "`[[relay]]`",

@@ -1,11 +1,10 @@
-//! Resolves `authorization = { … }`, the credentials that a worker sends to its target.
+//! Resolves `authorization = { … }`, the credential that a worker sends to its target, and `probe_authorization`.
 //! The secret is read here, before anything starts.
 
-use std::{fmt, ops::Range};
+use std::ops::Range;
 
-use base64::{Engine as _, prelude::BASE64_STANDARD};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use toml::de::DeTable;
 
 use super::{
@@ -15,13 +14,20 @@ use super::{
     table::{self, ConfigTable},
     typed,
 };
-use crate::policy::outside::{self, Outside};
+use crate::policy::{
+    Authorization,
+    outside::{self, Outside},
+};
 
 /// Help text with an example.
 pub(super) const HELP: &str =
     "write authorization = { scheme = \"bearer\", secret_env = \"BILLING_TOKEN\" }";
 
-/// How a worker authenticates to its target.
+/// Help text with an example for probes.
+pub(super) const PROBE_HELP: &str =
+    "write probe_authorization = { scheme = \"bearer\", secret_env = \"PROBE_TOKEN\" }";
+
+/// The scheme of an `Authorization` header.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -33,49 +39,11 @@ pub enum AuthorizationScheme {
     Basic,
 }
 
-/// `Authorization` header of a worker's deliveries. Display and Debug print the origin of the secret, never the secret.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Authorization {
-    scheme: AuthorizationScheme,
-    header: String,
-    /// Origin of the secret, such as `env:BILLING_TOKEN`.
-    origin: String,
-}
-
-impl Authorization {
-    /// Returns the header value, including the secret. Do not print it.
-    #[must_use]
-    pub fn header(&self) -> &str {
-        &self.header
-    }
-}
-
-impl fmt::Display for Authorization {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = match self.scheme {
-            AuthorizationScheme::Bearer => "bearer",
-            AuthorizationScheme::Basic => "basic",
-        };
-        write!(f, "{scheme} from {}", self.origin)
-    }
-}
-
-impl fmt::Debug for Authorization {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Authorization({self})")
-    }
-}
-
-impl Serialize for Authorization {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-/// Resolves the table into an `Authorization` header.
+/// Resolves the table into an `Authorization` header; `help` is a right example.
 pub(super) fn resolve(
     mut table: DeTable<'_>,
     at: Range<usize>,
+    help: &str,
     report: &mut Report<'_>,
 ) -> Option<Authorization> {
     table::refuse_unknown(&mut table, ConfigTable::Authorization, report);
@@ -105,7 +73,7 @@ pub(super) fn resolve(
         (None, Some(path)) => outside::from_file("secret", path),
         _ => {
             let message = "`authorization` needs exactly one secret";
-            report.push(at, message, HELP);
+            report.push(at, message, help);
             return None;
         }
     };
@@ -116,31 +84,25 @@ pub(super) fn resolve(
             return None;
         }
     };
-    let is_header = |text: &str| text.bytes().all(|byte| (0x20..0x7F).contains(&byte));
-    let header = match (scheme, user.as_deref()) {
-        (AuthorizationScheme::Bearer, None) if is_header(&text) => format!("Bearer {text}"),
-        (AuthorizationScheme::Basic, Some(user)) if !user.contains(':') => {
-            format!("Basic {}", BASE64_STANDARD.encode(format!("{user}:{text}")))
-        }
-        (AuthorizationScheme::Bearer, None) => {
-            let message = format!("{origin} contains characters that are not allowed in a header");
-            report.push(at, message, "copy the token again, on one line");
-            return None;
-        }
+    let made = match (scheme, user.as_deref()) {
+        (AuthorizationScheme::Bearer, None) => Authorization::bearer(&text),
+        (AuthorizationScheme::Basic, Some(user)) => Authorization::basic(user, &text),
         (AuthorizationScheme::Bearer, Some(_)) => {
             let help = "remove it, or write scheme = \"basic\"";
             report.push(at, "`user` has no effect with a bearer token", help);
             return None;
         }
-        (AuthorizationScheme::Basic, _) => {
+        (AuthorizationScheme::Basic, None) => {
             let message = "basic authorization needs a `user` without a colon";
             report.push(at, message, "add user = \"billing\"");
             return None;
         }
     };
-    Some(Authorization {
-        scheme,
-        header,
-        origin,
-    })
+    match made {
+        Ok(made) => Some(made.with_origin(origin)),
+        Err(error) => {
+            report.push_error(at, &error);
+            None
+        }
+    }
 }

@@ -64,7 +64,8 @@ impl Draft {
         if class != Class::Read {
             return;
         }
-        let of_head = ["probe", "webhook", "signature"].map(|name| head.places.get_key_value(name));
+        let of_head = ["probe", "probe_authorization", "webhook", "signature"]
+            .map(|name| head.places.get_key_value(name));
         for (name, place) in section.places.iter().chain(of_head.into_iter().flatten()) {
             let message =
                 format!("`{name}` has no effect here: operations of class `read` are not guarded");
@@ -202,6 +203,7 @@ impl Draft {
             &values.records_keys,
             &mut operation.records_keys,
         );
+        operation.lookup = values.lookup.unwrap_or(operation.lookup);
         operation.records_query = values.records_query.unwrap_or(operation.records_query);
         operation.required = values.required.unwrap_or(operation.required);
         operation.accept_lossy_claims = values

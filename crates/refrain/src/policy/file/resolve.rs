@@ -144,7 +144,7 @@ fn workers(
         report.reads_secrets = secrets.has_worker(name(&table).unwrap_or_default());
         let shown = table.remove("authorization").and_then(|value| {
             let (table, at) = table_of(value, authorization::HELP, report)?;
-            authorization::resolve(table, at, report)
+            authorization::resolve(table, at, authorization::HELP, report)
         });
         let part = table::read::<Worker>(table, report);
         let Some(worker) = worker::resolve(&part, at, shown, report) else {
@@ -283,6 +283,7 @@ fn operation(
 ) -> Option<(Operation, Range<usize>)> {
     table::refuse_unknown(&mut table, ConfigTable::Operation, report);
     let signature = table.remove("signature");
+    let probe_authorization = table.remove("probe_authorization");
     let mut head_table = DeTable::new();
     for name in table::fields::<OperationHead>() {
         head_table.extend(table.remove_entry(*name));
@@ -293,6 +294,10 @@ fn operation(
         .as_ref()
         .map(|value| ("signature".into(), value.span()));
     head.places.extend(signed_at);
+    let probe_at = probe_authorization
+        .as_ref()
+        .map(|value| ("probe_authorization".into(), value.span()));
+    head.places.extend(probe_at);
     let pattern = pattern(&head, at, report)?;
     let mut draft = base.clone();
     draft.operation = draft.operation.at(pattern);
@@ -305,6 +310,11 @@ fn operation(
         let place = head.places.get("signature").cloned().unwrap_or_default();
         let operation = &mut draft.operation;
         operation.signature = signed::resolve(table, place, operation.webhook, report);
+    }
+    if let Some(value) = probe_authorization {
+        let help = authorization::PROBE_HELP;
+        draft.operation.probe_authorization = table_of(value, help, report)
+            .and_then(|(table, at)| authorization::resolve(table, at, help, report));
     }
     let place = head.places.get("match").cloned().unwrap_or_default();
     draft.finish(

@@ -48,6 +48,8 @@ struct OperationSchema {
     section: Section,
     /// Signature verification; a request without a valid signature gets 401. Default: no verification.
     signature: Option<Signed>,
+    /// Credential of probes after a restart, when the client's is no longer known. Default: none.
+    probe_authorization: Option<Authorization>,
 }
 
 /// Queue, and the service that its messages are delivered to.

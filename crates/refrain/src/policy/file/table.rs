@@ -68,7 +68,7 @@ impl ConfigTable {
             Self::Operation => [
                 fields::<OperationHead>(),
                 fields::<Section>(),
-                &["signature"],
+                &["signature", "probe_authorization"],
             ]
             .concat(),
             Self::Signature => fields::<Signed>().to_vec(),
@@ -88,7 +88,7 @@ impl fmt::Display for ConfigTable {
             Self::Operation => "in [[operation]]",
             Self::Signature => "in `signature`",
             Self::Worker => "in [[worker]]",
-            Self::Authorization => "in `authorization`",
+            Self::Authorization => "in `authorization` or `probe_authorization`",
             Self::Relay => "in [[relay]]",
         })
     }

@@ -222,6 +222,8 @@ pub(super) struct Section {
     pub(super) records_keys: Option<String>,
     /// Keep the query of a request with its record, beside its method and path. Default: false.
     pub(super) records_query: Option<bool>,
+    /// Let clients look up the state of their own keys at `/.well-known/idempotency/KEY`. Default: false.
+    pub(super) lookup: Option<bool>,
     /// Write every attempt and its result to the audit log; if the log is not writable, nothing is executed.
     /// With `required`, the process does not start without the log, and no operation can turn it off. Default: false.
     #[schemars(with = "Option<schema::AuditForm>")]
@@ -314,7 +316,7 @@ pub(super) struct Signed {
     pub(super) tolerance: Option<Scalar>,
 }
 
-/// Credentials that a worker sends to its target.
+/// Credential that Refrain sends in the header `Authorization`.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Authorization {

@@ -5,7 +5,6 @@ use std::{ops::Range, time::Duration};
 use serde::{Serialize, Serializer};
 
 use super::{
-    authorization::Authorization,
     draft::Apply,
     given::{Given, check_address},
     problem::Report,
@@ -17,7 +16,7 @@ use crate::{
     Guarantee,
     consume::{Gap, KeySource, Sequence, Source},
     policy::{
-        Address, Terms, rules,
+        Address, Authorization, Terms, rules,
         schemes::{Backend, broker_schemes, broker_usage},
         suggest,
         units::{self, Span},
