@@ -15,6 +15,7 @@ use crate::{
     load::{Keys, Load},
     peers::{self, Peer, refrain_binary},
     report::{Need, Report},
+    telemetry,
 };
 
 const MEASURED: usize = 0;
@@ -39,6 +40,10 @@ pub(crate) enum Front {
     File,
     /// `refrain chaos` without any faults.
     Chaos,
+    /// As `File`, with an access log.
+    FileLogged,
+    /// As `File`, with the dashboard open.
+    FileWatched,
     /// The proxy of the build that `--other` names.
     OtherMemory,
     OtherFile,
@@ -144,6 +149,10 @@ fn try_round(setup: &Setup, front: Front, connections: u64, keys: Keys) -> Resul
         let upstream = listener.local_addr()?;
         let serving = tokio::spawn(peers::serve(listener));
         let measured = measured(setup, front, upstream, folder.path())?;
+        let watching = match (front, measured.admin) {
+            (Front::FileWatched, Some(admin)) => Some(telemetry::watch(admin).await?),
+            _ => None,
+        };
         let load = Load {
             address: measured.address,
             connections,
@@ -151,6 +160,9 @@ fn try_round(setup: &Setup, front: Front, connections: u64, keys: Keys) -> Resul
         };
         let round = load.round(lasts, || measured.processor_time()).await;
         serving.abort();
+        if let Some(watching) = watching {
+            watching.end().await?;
+        }
         round
     });
     round.with_context(|| format!("{front:?}"))
@@ -171,13 +183,18 @@ pub(crate) fn measured(
             .context("no other build was named")
     };
     let file = format!("file:{}", folder.join("records").display());
+    let log = format!("access_log = {:?}\n", folder.join("access.log"));
+    let refrain = |binary: &Path, store: &str, lines: &str| {
+        Peer::refrain(binary, MEASURED, upstream, store, folder, lines)
+    };
     match front {
         Front::Direct => Peer::upstream(MEASURED),
         Front::Nginx => Peer::nginx(MEASURED, upstream, folder),
         Front::Chaos => Peer::chaos(MEASURED, upstream),
-        Front::Memory => Peer::refrain(&refrain_binary()?, MEASURED, upstream, "memory:", folder),
-        Front::File => Peer::refrain(&refrain_binary()?, MEASURED, upstream, &file, folder),
-        Front::OtherMemory => Peer::refrain(other()?, MEASURED, upstream, "memory:", folder),
-        Front::OtherFile => Peer::refrain(other()?, MEASURED, upstream, &file, folder),
+        Front::Memory => refrain(&refrain_binary()?, "memory:", ""),
+        Front::File | Front::FileWatched => refrain(&refrain_binary()?, &file, ""),
+        Front::FileLogged => refrain(&refrain_binary()?, &file, &log),
+        Front::OtherMemory => refrain(other()?, "memory:", ""),
+        Front::OtherFile => refrain(other()?, &file, ""),
     }
 }

@@ -34,6 +34,7 @@ mod servers;
 mod store;
 mod store_million;
 mod store_sweep;
+mod telemetry;
 mod waiting;
 mod work;
 
@@ -47,7 +48,7 @@ use report::Report;
 /// Name and function of a benchmark.
 type Benchmark = (&'static str, fn(&Setup, &mut Report) -> Result<()>);
 
-const BENCHMARKS: [Benchmark; 12] = [
+const BENCHMARKS: [Benchmark; 13] = [
     ("chaos", chaos::run),
     ("compare", compare::run),
     ("http", http::run),
@@ -59,6 +60,7 @@ const BENCHMARKS: [Benchmark; 12] = [
     ("store", store::run),
     ("store-million", store_million::run),
     ("store-sweep", store_sweep::run),
+    ("telemetry", telemetry::run),
     ("waiting", waiting::run),
 ];
 
@@ -75,6 +77,7 @@ const BENCHMARKS: [Benchmark; 12] = [
 /// store: the embedded store against a raw log in the same run.
 /// store-million: size and opening time of the embedded store with a million records.
 /// store-sweep: slowest operations of the embedded store while segments are dropped and compacted.
+/// telemetry: the proxy with an access log, and with the dashboard open, against itself without them.
 /// waiting: a thousand duplicates of one key that wait at the proxy.
 ///
 /// Exit codes: 0 all targets reached, 1 a target was missed or a benchmark failed, 2 usage.

@@ -26,6 +26,8 @@ const TOLD: [&str; 2] = ["listening on http://", "chaos    http://"];
 pub(crate) struct Peer {
     child: Child,
     pub(crate) address: SocketAddr,
+    /// Its admin address, if it has one.
+    pub(crate) admin: Option<SocketAddr>,
 }
 
 impl Drop for Peer {
@@ -43,23 +45,24 @@ impl Peer {
         Self::that_tells(command)
     }
 
-    /// The proxy of a build, with one thread.
+    /// The proxy of a build, with one thread and these further lines in `[proxy]`.
     pub(crate) fn refrain(
         binary: &Path,
         processor: usize,
         upstream: SocketAddr,
         store: &str,
         folder: &Path,
+        lines: &str,
     ) -> Result<Self> {
         let file = folder.join("refrain.toml");
-        fs::write(&file, "[proxy]\nthreads = 1\n")?;
+        fs::write(&file, format!("[proxy]\nthreads = 1\n{lines}"))?;
         let mut command = tied(binary, processor);
         command
             .args(["proxy", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
             .args(["--upstream", &format!("http://{upstream}")])
             .args(["--store", store, "--config"])
             .arg(file);
-        Self::that_tells(command)
+        Self::start(command, Some("admin on http://"))
     }
 
     /// `refrain chaos` of this build, without any rule.
@@ -90,13 +93,22 @@ impl Peer {
             .arg(&file)
             .args(["-e", "stderr"]);
         let child = command.stdout(Stdio::null()).spawn()?;
-        let peer = Self { child, address };
+        let peer = Self {
+            child,
+            address,
+            admin: None,
+        };
         peer.wait_until_it_answers()?;
         Ok(peer)
     }
 
     /// Starts a process that prints its address.
-    fn that_tells(mut command: Command) -> Result<Self> {
+    fn that_tells(command: Command) -> Result<Self> {
+        Self::start(command, None)
+    }
+
+    /// Starts a process that prints its address, and after it its admin address with this prefix.
+    fn start(mut command: Command, admin_prefix: Option<&str>) -> Result<Self> {
         let mut child = command.stdout(Stdio::piped()).spawn()?;
         let output = child.stdout.take().context("the process has no output")?;
         let mut lines = BufReader::new(output).lines();
@@ -107,9 +119,20 @@ impl Peer {
                 break address.parse()?;
             }
         };
+        let admin = admin_prefix.map(|prefix| {
+            let line = lines
+                .next()
+                .context("the process printed no admin address")??;
+            let address = line.strip_prefix(prefix).context(line.clone())?;
+            anyhow::Ok(address.parse()?)
+        });
         // Reads the rest of the output, so that the pipe does not fill up.
         thread::spawn(move || lines.for_each(drop));
-        Ok(Self { child, address })
+        Ok(Self {
+            child,
+            address,
+            admin: admin.transpose()?,
+        })
     }
 
     fn wait_until_it_answers(&self) -> Result<()> {

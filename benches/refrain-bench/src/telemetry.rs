@@ -1,0 +1,122 @@
+//! `telemetry`: what the proxy pays for an access log, and for an open dashboard.
+//!
+//! The set-up is that of the benchmark `http`. Two systems are the same proxy: their ratio is the noise.
+
+use std::net::SocketAddr;
+
+use anyhow::{Result, ensure};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    task::JoinHandle,
+};
+
+use crate::{
+    Setup,
+    harness::{self, Round, System},
+    http::{self, CONNECTIONS, Front},
+    load::Keys,
+    report::{Need, Report},
+};
+
+const LOG_RATE_MIN: f64 = 0.95;
+const DASHBOARD_RATE_MIN: f64 = 0.98;
+
+const FRONTS: [(&str, Front); 4] = [
+    ("plain", Front::File),
+    ("plain again", Front::File),
+    ("access log", Front::FileLogged),
+    ("dashboard open", Front::FileWatched),
+];
+const KEYS: [(&str, Keys); 2] = [("first", Keys::New), ("replay", Keys::Stored)];
+
+/// Measures all systems in turns.
+pub(crate) fn run(setup: &Setup, report: &mut Report) -> Result<()> {
+    http::tie_clients()?;
+    let names: Vec<_> = KEYS
+        .iter()
+        .flat_map(|(kind, _)| FRONTS.map(|(name, _)| format!("{kind}, {name}")))
+        .collect();
+    let cases = KEYS
+        .iter()
+        .flat_map(|&(_, keys)| FRONTS.map(|(_, front)| (front, keys)));
+    let mut systems: Vec<System<'_>> = names
+        .iter()
+        .zip(cases)
+        .map(|(name, (front, keys))| {
+            let run = move || http::round(setup, front, CONNECTIONS, keys);
+            (
+                name.as_str(),
+                Box::new(run) as Box<dyn FnMut() -> Result<Round>>,
+            )
+        })
+        .collect();
+    let rounds = harness::in_turns(setup, &mut systems)?;
+    for (name, rounds) in names.iter().zip(&rounds) {
+        crate::store::describe(report, name, rounds);
+    }
+    for ((kind, _), rounds) in KEYS.iter().zip(rounds.chunks(FRONTS.len())) {
+        let [plain, again, logged, watched] = rounds else {
+            anyhow::bail!("a system is missing");
+        };
+        report.figure(
+            format!("{kind}, plain again / plain"),
+            "×",
+            &harness::ratios(again, plain),
+        );
+        for (what, ours, min) in [
+            ("access log / plain", logged, LOG_RATE_MIN),
+            ("dashboard open / plain", watched, DASHBOARD_RATE_MIN),
+        ] {
+            let rates = harness::ratios(ours, plain);
+            report.target(format!("{kind}, {what}"), &rates, Need::AtLeast(min));
+            let costs = harness::cost_ratios(ours, plain);
+            report.figure(format!("{kind}, processor time, {what}"), "×", &costs);
+        }
+    }
+    Ok(())
+}
+
+/// An open dashboard: the live stream of its overview.
+pub(crate) struct OpenDashboard(JoinHandle<Result<u64>>);
+
+/// Opens the overview, and then its live stream.
+pub(crate) async fn watch(admin: SocketAddr) -> Result<OpenDashboard> {
+    let mut page = request(admin, "/", "close").await?;
+    let mut html = Vec::new();
+    page.read_to_end(&mut html).await?;
+    ensure!(
+        html.starts_with(b"HTTP/1.1 200"),
+        "the dashboard does not open"
+    );
+    let mut stream = request(admin, "/events", "keep-alive").await?;
+    Ok(OpenDashboard(tokio::spawn(async move {
+        let mut buffer = vec![0; 64 << 10];
+        let mut bytes = 0;
+        loop {
+            match stream.read(&mut buffer).await? {
+                0 => return Ok(bytes),
+                read => bytes += read as u64,
+            }
+        }
+    })))
+}
+
+async fn request(admin: SocketAddr, path: &str, connection: &str) -> Result<TcpStream> {
+    let mut stream = TcpStream::connect(admin).await?;
+    let head = format!(
+        "GET {path} HTTP/1.1\r\nHost: {admin}\r\nAccept: text/html, text/event-stream\r\nConnection: {connection}\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await?;
+    Ok(stream)
+}
+
+impl OpenDashboard {
+    /// Closes it; fails if its stream had ended before.
+    pub(crate) async fn end(self) -> Result<()> {
+        let has_ended = self.0.is_finished();
+        self.0.abort();
+        ensure!(!has_ended, "the live stream of the dashboard ended early");
+        Ok(())
+    }
+}
