@@ -29,6 +29,9 @@ pub use layer::{DecidedRequest, Decision, Observed, Observer, RefrainLayer};
 mod service;
 pub use service::{Located, RefrainService};
 
+mod trace;
+pub use trace::TraceContext;
+
 mod request;
 pub use request::ResponseFuture;
 

@@ -41,7 +41,7 @@ mod file;
 #[cfg(feature = "policy-file")]
 pub use file::{
     AccessLogSettings, AccessLogTarget, AuthorizationScheme, ConfigError, File, HostHeader,
-    Problem, ProxySettings, RelaySettings, Secrets, Settings, WorkerSettings,
+    Problem, ProxySettings, RelaySettings, Secrets, Settings, TraceSettings, WorkerSettings,
 };
 
 mod operation;

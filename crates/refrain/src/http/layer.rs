@@ -13,7 +13,7 @@ use std::{
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, request::Parts};
 
 use super::{
-    REFRAIN_RECORD,
+    REFRAIN_RECORD, TraceContext,
     body::{Budget, Carried, Guarded},
     extract,
     lookup::LOOKUP_PATH,
@@ -373,6 +373,8 @@ pub struct DecidedRequest<'a> {
     pub response: Option<(StatusCode, &'a HeaderMap)>,
     /// The header `traceparent` of the request.
     pub(super) traceparent: Option<&'a HeaderValue>,
+    /// The span of the request, if its server records one.
+    pub trace: Option<TraceContext>,
     /// Time since the request arrived.
     pub took: Duration,
     /// The part of it that the service took; `None` if it was not called, or did not respond.

@@ -27,7 +27,7 @@ use tokio::time::Instant;
 use tower_service::Service;
 
 use super::{
-    DecidedRequest, Decision, Observer, REFRAIN_OUTCOME,
+    DecidedRequest, Decision, Observer, REFRAIN_OUTCOME, TraceContext,
     body::{Body, Carried, Guarded, OverBudget, Share, add_record, marked},
     capture::{BodyReader, ReadBody, ReadResult},
     extract::{self, HeadKey},
@@ -199,6 +199,7 @@ struct ReportedRequest {
     method: Method,
     target: Uri,
     traceparent: Option<HeaderValue>,
+    trace: Option<TraceContext>,
 }
 
 impl DecisionReport {
@@ -217,6 +218,7 @@ impl DecisionReport {
             method: head.method.clone(),
             target: shared.uri(head).into_owned(),
             traceparent: extract::traceparent(&head.headers).cloned(),
+            trace: head.extensions.get().copied(),
         }))))
     }
 
@@ -249,6 +251,7 @@ impl ReportedRequest {
             target: &self.target,
             response: None,
             traceparent: self.traceparent.as_ref(),
+            trace: self.trace,
             took: self.since.elapsed(),
             served: None,
             waited: false,

@@ -23,7 +23,7 @@ use tokio::{
 };
 
 use super::{
-    Failure, REFRAIN_ATTEMPT, REFRAIN_OUTCOME,
+    Failure, REFRAIN_ATTEMPT, REFRAIN_OUTCOME, TraceContext,
     body::{Body, Carried, Guarded, Share, add_record},
     capture::BodyReader,
     problem::Code,
@@ -131,7 +131,7 @@ impl Execution {
     /// Adds attempt number, record and fence to the request, as far as the operation uses them.
     fn add_grant<B>(&self, request: &mut Request<Body<B>>, running: &Running) {
         let grant = running.grant();
-        if !self.shared.forwards {
+        if !self.shared.forwards || request.extensions().get::<TraceContext>().is_some() {
             request.extensions_mut().insert(grant.fence);
             request.extensions_mut().insert(running.id());
         }

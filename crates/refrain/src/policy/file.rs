@@ -39,7 +39,7 @@ mod signed;
 mod table;
 
 mod telemetry;
-pub use telemetry::{AccessLogSettings, AccessLogTarget};
+pub use telemetry::{AccessLogSettings, AccessLogTarget, TraceSettings};
 
 mod typed;
 
@@ -87,6 +87,8 @@ pub struct Settings {
     pub proxy: ProxySettings,
     /// Access log of the proxy, from `[proxy]`; `None` if there is none.
     pub access_log: Option<AccessLogSettings>,
+    /// Traces of the proxy, from `[proxy]`; `None` if there are none.
+    pub traces: Option<TraceSettings>,
     /// Queues to consume, and the services that their messages are delivered to.
     pub workers: Vec<WorkerSettings>,
     /// Outboxes, and the brokers that their messages are published to.
@@ -261,6 +263,7 @@ impl fmt::Debug for Settings {
             .field("audit_log", &self.audit_log)
             .field("problems", &self.problems)
             .field("access_log", &self.access_log)
+            .field("traces", &self.traces)
             .field("workers", &self.workers)
             .field("relays", &self.relays)
             .field("policy", &self.policy)

@@ -69,6 +69,7 @@ pub(super) fn settings(
         problems: server.problems,
         proxy: proxy::resolve(&proxy, report),
         access_log: telemetry::access_log(&proxy, report),
+        traces: telemetry::traces(&proxy, report),
         workers,
         relays,
         policy,

@@ -129,6 +129,7 @@ macro_rules! text {
 text! {
     Address: r"^(\[[0-9A-Fa-f:.]+\]|[0-9.]+):[0-9]{1,5}$";
     Upstream: r"^https?://[^/?#@\s]+/?$";
+    OtlpUrl: r"^https?://[^/?#@\s]+(/[^?#\s]*)?$";
     StoreUrl: store_pattern(|_| true);
     BrokerUrl: any_of(broker_schemes().map(|it| (it, AddressForm::Url)));
     DeliverUrl: r"^https?://[^/?#@\s]+([/?][^#\s]*)?$";

@@ -119,6 +119,13 @@ pub(super) struct Proxy {
     /// Maximum number of files of the access log, with the current one; the oldest is deleted: 1 to 1000. Default: 10.
     #[schemars(with = "Option<usize>")]
     pub(super) access_log_files_max: Option<Scalar>,
+    /// URL of an OpenTelemetry collector that receives traces over OTLP/HTTP, such as `http://127.0.0.1:4318`; `/v1/traces`
+    /// is appended to a URL without a path. Needs a build with the feature `otel`. Default: no traces.
+    #[schemars(with = "Option<schema::OtlpUrl>")]
+    pub(super) otlp_endpoint: Option<String>,
+    /// Part of the requests without a `traceparent` that are traced: 0.0 to 1.0. Default: 1.0.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub(super) otlp_sample_ratio: Option<f64>,
 }
 
 /// Settings that `[policy]` and every `[[operation]]` share.
