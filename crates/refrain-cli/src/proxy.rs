@@ -37,6 +37,9 @@ use crate::{
 mod greeting;
 mod receipts;
 
+#[cfg_attr(not(feature = "otel"), path = "proxy/traces_off.rs")]
+mod traces;
+
 /// Exit code: invalid settings.
 const BAD_CONFIGURATION: u8 = 64;
 /// Exit code: a port, a store or a certificate is unavailable.
@@ -178,6 +181,7 @@ impl From<refrain::Error> for Failure {
 }
 
 fn start(args: &Args) -> Result<(), Failure> {
+    let otlp_endpoint = traces::endpoint()?;
     let loaded = settings::load(
         args.config.as_deref(),
         Secrets::Operations,
@@ -188,8 +192,10 @@ fn start(args: &Args) -> Result<(), Failure> {
             store: args.store.as_deref(),
             audit_log: args.audit_log.as_deref(),
             access_log: args.access_log.as_deref(),
+            otlp_endpoint: otlp_endpoint.as_deref(),
         },
     )?;
+    traces::check(&loaded.settings)?;
     // Check the configuration before anything is created, such as the folder of a store.
     if loaded.settings.upstream.is_none() {
         return Err(StartError::NoUpstream.into());
@@ -217,6 +223,7 @@ async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
     }
     let receipts = receipts::open(settings).await?;
     let engine = Engine::new(open_store(settings).await?.with_meter(metrics.clone()));
+    traces::start(settings, &telemetry, engine.store())?;
     let is_audited = settings.audited().next().is_some();
     let engine = engine.with_audit(audit_log(settings, is_audited)?);
     let upstream = settings.upstream.as_deref().map(redacted);
@@ -256,7 +263,7 @@ async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
     };
     let left = proxy.run(stop, insisted).await?;
     admin.abort();
-    telemetry.close();
+    telemetry.close().await;
     match left {
         0 => tell(settings, "stopped"),
         left => tell(

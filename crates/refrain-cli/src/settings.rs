@@ -27,6 +27,8 @@ pub(crate) struct Flags<'a> {
     pub(crate) store: Option<&'a str>,
     pub(crate) audit_log: Option<&'a str>,
     pub(crate) access_log: Option<&'a str>,
+    /// Has no flag of its own: it comes from the variables of OpenTelemetry.
+    pub(crate) otlp_endpoint: Option<&'a str>,
 }
 
 /// Settings, with those that came from flags and environment.
@@ -64,6 +66,7 @@ pub(crate) fn load(
         ("store", flags.store),
         ("audit_log", flags.audit_log),
         ("proxy.access_log", flags.access_log),
+        ("proxy.otlp_endpoint", flags.otlp_endpoint),
     ];
     let mut said = Vec::new();
     let mut text = String::new();

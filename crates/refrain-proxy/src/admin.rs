@@ -43,7 +43,7 @@ pub use listen::serve as serve_routes;
 
 mod metrics;
 pub use metrics::Metrics;
-pub(crate) use metrics::{BucketCounts, UpstreamErrors, quantile};
+pub(crate) use metrics::{BucketCounts, SpanCounts, UpstreamErrors, quantile};
 
 pub(crate) mod operations;
 pub(crate) mod overview;

@@ -23,6 +23,7 @@ use crate::{
     headers::{self, Caller, Visible},
     pool::{LostExchange, UpstreamPool},
     server::StartError,
+    telemetry::{ClientSpan, Telemetry, Tracer},
     tunnel,
     upstream::ends_with_connection,
     upstream_body::{Outgoing, Stall, UpstreamBody, UpstreamFlow},
@@ -39,6 +40,8 @@ pub struct Target {
     /// Prefix of the `type` member of problem responses.
     problems: Arc<str>,
     errors: OnceLock<UpstreamErrors>,
+    /// Records the spans of calls, if it has a tracer.
+    telemetry: OnceLock<Arc<Telemetry>>,
 }
 
 impl Target {
@@ -68,6 +71,7 @@ impl Target {
             settings: settings.proxy,
             problems: settings.problems.as_str().into(),
             errors: OnceLock::new(),
+            telemetry: OnceLock::new(),
         })
     }
 
@@ -81,14 +85,20 @@ impl Target {
         self.connector.open()
     }
 
-    fn count_error(&self, failure: Failure) {
-        let reason = match failure {
-            Failure::NotSent => "unreachable",
-            Failure::Lost(reason) => reason.name(),
-        };
+    fn count_error(&self, reason: &'static str) {
         if let Some(errors) = self.errors.get() {
             errors.get_or_create(&[("reason", reason)]).inc();
         }
+    }
+
+    /// Counts failed requests, and records spans of all, here. Call it once.
+    pub(crate) fn report_to(&self, telemetry: &Arc<Telemetry>) {
+        self.count_errors(telemetry.metrics());
+        let _ = self.telemetry.set(telemetry.clone());
+    }
+
+    fn tracer(&self) -> Option<&Tracer> {
+        self.telemetry.get()?.tracer()
     }
 
     /// Limits the open connections of all threads to the upstream.
@@ -121,6 +131,8 @@ struct ReadyRequest {
     patience: Option<Duration>,
     /// The client's side of the tunnel, if the request asks for an upgrade.
     tunnel: Option<tunnel::TunnelClient>,
+    /// The span of the call, if the request is traced.
+    span: Option<Box<ClientSpan>>,
     /// Whether the request has a claim.
     is_granted: bool,
     /// Whether a response that ends with its connection counts as complete; it cannot be distinguished from a truncated one.
@@ -188,6 +200,8 @@ impl ForwardPath {
             false => tunnel::take_upgrade(&mut head),
         };
         let (token, tunnel) = upgrade.unzip();
+        let tracer = self.target.tracer();
+        let span = tracer.and_then(|tracer| tracer.start_client_span(&mut head));
         let forwarded = headers::ForwardedHead {
             visible: &self.target.visible,
             client: self.client.as_ref(),
@@ -198,6 +212,7 @@ impl ForwardPath {
             request: Request::from_parts(head, body),
             patience,
             tunnel,
+            span,
             is_granted,
             // The response to a guarded request or a probe decides an outcome, so it must not be truncated.
             // Other clients see the close themselves.
@@ -219,6 +234,7 @@ impl ForwardPath {
                 request,
                 patience,
                 tunnel,
+                span,
                 is_granted,
                 trusts_close,
             } = ready;
@@ -227,10 +243,19 @@ impl ForwardPath {
             let is_warned = |lost: &LostExchange| !is_granted || lost.failure == Failure::NotSent;
             let (method, uri) = (request.method().clone(), request.uri().clone());
             let (response, connection) = match self.pool.send(request, patience).await {
-                Ok(received) => received,
+                Ok(received) => {
+                    if let Some(span) = span {
+                        span.responded(received.0.status());
+                    }
+                    received
+                }
                 Err(lost) => {
+                    let reason = reason(&lost);
+                    if let Some(span) = span {
+                        span.failed(reason);
+                    }
                     if lost.client.is_none() {
-                        self.target.count_error(lost.failure);
+                        self.target.count_error(reason);
                     }
                     if lost.client.is_none() && is_warned(&lost) {
                         let (upstream, path) = (&self.target.upstream, uri.path());
@@ -317,5 +342,14 @@ impl ForwardPath {
         let failure = Failure::Lost(Reason::Failed);
         response.extensions_mut().insert(failure);
         response
+    }
+}
+
+/// Why there is no response, as in metrics and spans.
+fn reason(lost: &LostExchange) -> &'static str {
+    match (lost.client, lost.failure) {
+        (Some(code), _) => code.code(),
+        (None, Failure::NotSent) => "unreachable",
+        (None, Failure::Lost(reason)) => reason.name(),
     }
 }

@@ -157,7 +157,7 @@ impl Proxy {
     pub fn with_telemetry(mut self, telemetry: &Arc<Telemetry>) -> Self {
         let metrics = telemetry.metrics();
         self.connections = metrics.connections().clone();
-        self.target.count_errors(metrics);
+        self.target.report_to(telemetry);
         self.layer = self.layer.with_observer(telemetry.clone());
         self.telemetry = Some(telemetry.clone());
         self

@@ -18,9 +18,15 @@ mod access_log;
 mod rates;
 mod recent;
 
+#[cfg_attr(not(feature = "otel"), path = "telemetry/traces_off.rs")]
+mod traces;
+
 pub(crate) use rates::Totals;
 pub use rates::{RateHistory, RateSample};
 pub use recent::{RecentRequests, RequestSummary};
+#[cfg(feature = "otel")]
+pub use traces::TraceOptions;
+pub(crate) use traces::{ClientSpan, Tracer};
 
 use access_log::{AccessLine, AccessLog};
 
@@ -33,6 +39,8 @@ pub struct Telemetry {
     rates: RateHistory,
     /// Unset if there is no access log.
     access_log: OnceLock<AccessLog>,
+    /// Unset if there are no traces.
+    tracer: OnceLock<Tracer>,
     started: Instant,
 }
 
@@ -45,6 +53,7 @@ impl Telemetry {
             recent: RecentRequests::default(),
             rates: RateHistory::default(),
             access_log: OnceLock::new(),
+            tracer: OnceLock::new(),
             started: Instant::now(),
         })
     }
@@ -83,13 +92,35 @@ impl Telemetry {
         Ok(())
     }
 
-    /// Writes the lines of the access log that are still queued, for a few seconds at most.
+    /// Records the spans of requests from now on, and exports them in a task of this runtime. Call it once.
+    /// `store` has the records that replays link to.
     ///
-    /// Blocks the thread.
-    pub fn close(&self) {
-        if let Some(log) = self.access_log.get() {
-            log.close();
+    /// # Errors
+    /// If the URL of the collector is invalid, or needs TLS and this machine trusts no certificate authority.
+    #[cfg(feature = "otel")]
+    pub fn trace(&self, options: TraceOptions, store: refrain::store::AnyStore) -> io::Result<()> {
+        let counts = self.metrics.span_counts().clone();
+        let _ = self.tracer.set(Tracer::start(options, store, counts)?);
+        Ok(())
+    }
+
+    /// Records spans, if requests are traced.
+    pub(crate) fn tracer(&self) -> Option<&Tracer> {
+        self.tracer.get()
+    }
+
+    /// Writes the lines of the access log and exports the spans that are still queued, for a few seconds at most.
+    pub async fn close(self: &Arc<Self>) {
+        let telemetry = self.clone();
+        let writing = tokio::task::spawn_blocking(move || {
+            if let Some(log) = telemetry.access_log.get() {
+                log.close();
+            }
+        });
+        if let Some(tracer) = self.tracer() {
+            tracer.close().await;
         }
+        let _ = writing.await;
     }
 
     /// Counts and logs a request that was refused because of its head, before the layer saw it.
@@ -128,6 +159,9 @@ impl Observer for Telemetry {
         self.recent.offer(request);
         if let Some(log) = self.access_log.get() {
             log.push(&AccessLine::of(request));
+        }
+        if let Some(tracer) = self.tracer() {
+            tracer.decided(request);
         }
     }
 

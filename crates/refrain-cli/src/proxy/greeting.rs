@@ -42,6 +42,9 @@ pub(super) fn print(
             AccessLogTarget::File(path) => writeln!(text, "access log {}", path.display()),
         };
     }
+    if let Some(traces) = &settings.traces {
+        let _ = writeln!(text, "traces to {}", traces.endpoint);
+    }
     let _ = writeln!(text, "\noperations (the most specific pattern wins):");
     for operation in settings.policy.operations() {
         let _ = writeln!(text, "  {}", line(operation));

@@ -90,6 +90,14 @@ pub struct Metrics {
     refused_access: RefusedAccess,
     /// Lines of the access log that were dropped.
     access_log_dropped: Counter,
+    spans: SpanCounts,
+}
+
+/// Counters of the spans of traces.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SpanCounts {
+    pub(crate) exported: Counter,
+    pub(crate) dropped: Counter,
 }
 
 /// Class of the status of a response.
@@ -210,6 +218,11 @@ impl Metrics {
         let help =
             "Lines of the access log that were dropped, because they could not be written in time";
         registry.register("access_log_dropped", help, access_log_dropped.clone());
+        let spans = SpanCounts::default();
+        let help = "Spans that the collector of traces accepted";
+        registry.register("spans_exported", help, spans.exported.clone());
+        let help = "Spans that were dropped, because the collector did not accept them in time";
+        registry.register("spans_dropped", help, spans.dropped.clone());
         let decisions = || Decision::ALL.iter().map(|_| OnceLock::new()).collect();
         let operations = policy.operations();
         let operations = operations.map(|operation| (operation.name.clone(), decisions()));
@@ -223,6 +236,7 @@ impl Metrics {
             upstream_errors,
             refused_access,
             access_log_dropped,
+            spans,
             registry,
             requests,
             request_durations,
@@ -251,6 +265,12 @@ impl Metrics {
     /// Counter of dropped lines of the access log, which the log increments.
     pub(crate) fn access_log_dropped(&self) -> &Counter {
         &self.access_log_dropped
+    }
+
+    /// Counters of spans, which the exporter of traces increments.
+    #[cfg_attr(not(feature = "otel"), expect(dead_code, reason = "only traces count"))]
+    pub(crate) fn span_counts(&self) -> &SpanCounts {
+        &self.spans
     }
 
     /// Counts since the start, by result.

@@ -49,6 +49,9 @@ impl Front {
             return self.refused(Code::MethodUnsupported, detail);
         }
         headers::normalise(&mut head);
+        if let Some(tracer) = self.telemetry.as_ref().and_then(|it| it.tracer()) {
+            tracer.begin(&mut head);
+        }
         let asked = (head.method.clone(), head.uri.clone());
         let is_old = head.version == Version::HTTP_10;
         let service = self.service.clone();
