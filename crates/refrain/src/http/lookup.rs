@@ -60,15 +60,12 @@ struct KnownKey {
 }
 
 impl LayerState {
-    /// The text after the path of look-ups, if the request is one and the policy allows any.
+    /// The text after the path of look-ups, if the request is one.
     pub(super) fn looked_up(&self, head: &Parts) -> Option<String> {
         let is_read = head.method == Method::GET || head.method == Method::HEAD;
-        if !self.has_lookup || !is_read {
-            return None;
-        }
         let uri = self.uri(head);
-        let key = uri.path().strip_prefix(self.lookup.as_str())?;
-        Some(key.to_owned())
+        let key = uri.path().strip_prefix(self.lookup.as_str());
+        key.filter(|_| is_read).map(ToOwned::to_owned)
     }
 
     /// The operation is looked up only where the policy says so and the key is known without the body.
