@@ -245,6 +245,41 @@ fn a_response_after_settle_after_is_replayed() {
     });
 }
 
+/// No timeout of connections, of clients or of unguarded requests ends the wait.
+#[test]
+fn a_response_long_after_every_other_timeout_is_replayed() {
+    let (go_on, gone_on) = mpsc::channel();
+    let gone_on = Mutex::new(gone_on);
+    let upstream = Upstream::start(move |seen, stream| {
+        if seen.start() == "GET /slow" {
+            thread::sleep(support::PATIENCE);
+            return AfterResponse::Close;
+        }
+        gone_on.lock().unwrap().recv().unwrap();
+        answer(stream, "201 Created", &[], b"first")
+    });
+    let settings = format!(
+        "[proxy]\nread_timeout = \"1s\"\nclient_timeout = \"1s\"\nkeep_alive = \"1s\"\n\
+         upstream_idle = \"1s\"\n[policy]\n{SETTLES_SOON}"
+    );
+    let proxy = Proxy::start(upstream.address, &settings);
+    check(&call(proxy.address, post("k", "x")), 504, "outcome-unknown");
+    awaits_late_responses(&proxy, 1);
+    // Each waits for a timeout as long as the others, and begins after the 504.
+    for _ in 0..2 {
+        assert_eq!(call(proxy.address, get("/slow")).status, 504);
+    }
+    check(&call(proxy.address, post("k", "x")), 409, "outcome-unknown");
+    awaits_late_responses(&proxy, 1);
+    go_on.send(()).unwrap();
+    until("the outcome is known", || {
+        call(proxy.address, post("k", "x")).status == 201
+    });
+    assert!(call(proxy.address, post("k", "x")).is_replay());
+    let posts = upstream.seen().len() - 2;
+    assert_eq!(posts, 1);
+}
+
 #[test]
 fn a_late_refusal_frees_the_key() {
     let (upstream, go_on) = late_upstream("429 Too Many Requests");

@@ -7,7 +7,11 @@ mod kills;
 mod receipts_support;
 mod support;
 
-use std::{path::Path, process::Command, sync::Arc};
+use std::{
+    path::Path,
+    process::Command,
+    sync::{Arc, mpsc},
+};
 
 use kills::Setup;
 use receipts_support::{ServiceDatabase, ask_admin};
@@ -129,6 +133,42 @@ fn receipts_stay_proven_after_a_restart() {
     let records = ask_admin(proxy.admin, "/api/records");
     let records: serde_json::Value = serde_json::from_slice(&records.body).unwrap();
     assert_eq!(records["records"].as_array().unwrap().len(), 2);
+}
+
+/// The service commits, and the proxy is killed before the response: the record is settled without a retry.
+#[test]
+fn receipts_are_looked_up_after_a_kill() {
+    let place = Arc::new(ServiceDatabase::new());
+    let service = place.clone();
+    let (commit, committed) = mpsc::channel();
+    let upstream = Upstream::start(move |seen, stream| {
+        let header = |name| seen.header(name).unwrap();
+        let (record, fence) = (header("refrain-record"), header("refrain-fence"));
+        service.run(&format!(
+            "INSERT INTO refrain_receipts (record, fence, status, body) VALUES ('{record}', '{fence}', 201, 'paid')"
+        ));
+        commit.send(()).unwrap();
+        // Until the proxy is killed.
+        let _ = std::io::Read::read(stream, &mut [0]);
+        support::AfterResponse::Close
+    });
+    let setup = Setup::new(upstream.address, &policy(&place.url()));
+    let mut proxy = setup.start();
+    let mut client = support::Client::connect(proxy.address);
+    client.send(pay("k"));
+    committed.recv().unwrap();
+    proxy.kill();
+    let proxy = setup.start();
+    until("the receipt has settled the record", || {
+        let metrics = ask_admin(proxy.admin, "/metrics");
+        metrics.text().contains("refrain_resolutions_total 1")
+    });
+    let told = call(proxy.address, pay("k"));
+    assert_eq!(
+        (told.status, told.text(), told.is_replay()),
+        (201, "paid", true)
+    );
+    assert_eq!(upstream.count(), 1);
 }
 
 #[test]

@@ -216,10 +216,9 @@ impl Resumption {
         let mut intents = sources.iter();
         match intents.find_map(|source| source.intent(reading, &history)) {
             Some(Ok(intent)) => {
-                if inner.resume_probing(id, fence, intent) {
-                    result.resumed.insert(id, fence);
-                    result.started += 1;
-                }
+                let is_started = inner.resume_probing(id, fence, intent);
+                result.resumed.extend(is_started.then_some((id, fence)));
+                result.started += usize::from(is_started);
             }
             Some(Err(why)) => *result.unprobed.entry((history.operation, why)).or_default() += 1,
             None => {}

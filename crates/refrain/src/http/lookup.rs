@@ -4,7 +4,7 @@
 //! as the policy says, for the operation that the client names, or for all operations that allow look-ups.
 //! A key of another caller is answered like a key that was never used.
 
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Response, StatusCode, Uri, header, request::Parts};
@@ -18,7 +18,7 @@ use super::{
     problem::Problem,
 };
 use crate::{
-    Key, Operation, Outcome, RecordId, Scope,
+    Error, Key, Operation, Outcome, RecordId, Scope,
     policy::{Match, Mode, ReplayTo, decoded},
     receipts::Standing,
     record::{Record, State},
@@ -30,6 +30,8 @@ pub const LOOKUP_PATH: &str = "/.well-known/idempotency/";
 
 /// Maximum number of records that one look-up reads.
 const RECORDS_MAX: usize = 16;
+/// When a client should try again while the store cannot be read.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// The request that the client sent with the key, as it names it in the query.
 struct NamedRequest {
@@ -60,15 +62,12 @@ struct KnownKey {
 }
 
 impl LayerState {
-    /// The text after the path of look-ups, if the request is one and the policy allows any.
+    /// The text after the path of look-ups, if the request is one.
     pub(super) fn looked_up(&self, head: &Parts) -> Option<String> {
         let is_read = head.method == Method::GET || head.method == Method::HEAD;
-        if !self.has_lookup || !is_read {
-            return None;
-        }
         let uri = self.uri(head);
-        let key = uri.path().strip_prefix(self.lookup.as_str())?;
-        Some(key.to_owned())
+        let key = uri.path().strip_prefix(self.lookup.as_str());
+        key.filter(|_| is_read).map(ToOwned::to_owned)
     }
 
     /// The operation is looked up only where the policy says so and the key is known without the body.
@@ -85,7 +84,7 @@ impl LayerState {
         head: &Parts,
         key: &Key,
         named: Option<&NamedRequest>,
-    ) -> Result<Vec<Candidate<'_>>, Problem> {
+    ) -> Result<Vec<Candidate<'_>>, Box<Problem>> {
         let uri = self.uri(head);
         let mut candidates: Vec<Candidate<'_>> = Vec::new();
         let found = named.map(|it| self.policy.find(&it.method, &it.path));
@@ -131,17 +130,12 @@ impl LayerState {
         extract::scope(parts, secret, &head.headers, host.as_deref(), name, value).ok()
     }
 
-    async fn key_state(&self, head: &Parts, text: &str) -> Result<KeyState, Problem> {
+    async fn key_state(&self, head: &Parts, text: &str) -> Result<KeyState, Box<Problem>> {
         let key = read_key(text)?;
         let named = read_query(self.uri(head).query())?;
         for candidate in self.candidates(head, &key, named.as_ref())? {
             let read = self.engine.store().read(candidate.id).await;
-            let reading = read.map_err(|error| {
-                tracing::debug!(%error, "a look-up cannot read its record");
-                let detail = "The state of the key cannot be read now. Nothing was executed.";
-                Problem::new(Code::StoreUnavailable, detail)
-                    .with_retry_after(std::time::Duration::from_secs(1))
-            })?;
+            let reading = read.map_err(|error| unreadable(&error))?;
             let shown = reading.and_then(|reading| self.shown(head, &candidate, &reading));
             if let Some(known) = shown {
                 return Ok(KeyState::Known(known));
@@ -276,10 +270,10 @@ fn without_body<R: Carried>(response: Response<Body<R>>) -> Response<Body<R>> {
 }
 
 /// The key, percent-decoded.
-fn read_key(text: &str) -> Result<Key, Problem> {
+fn read_key(text: &str) -> Result<Key, Box<Problem>> {
     let invalid = |why: &str| {
         let detail = format!("The key in the path is invalid: {why}.");
-        Problem::new(Code::KeyInvalid, detail)
+        Box::new(Problem::new(Code::KeyInvalid, detail))
     };
     let text =
         decoded(text).ok_or_else(|| invalid("a % is not followed by two hexadecimal digits"))?;
@@ -288,7 +282,7 @@ fn read_key(text: &str) -> Result<Key, Problem> {
 }
 
 /// The request that the query names with `method` and `path`; other parameters are ignored.
-fn read_query(query: Option<&str>) -> Result<Option<NamedRequest>, Problem> {
+fn read_query(query: Option<&str>) -> Result<Option<NamedRequest>, Box<Problem>> {
     let (mut method, mut path) = (None, None);
     for pair in query.unwrap_or_default().split('&') {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -319,10 +313,17 @@ fn read_value(value: &str) -> Option<String> {
     String::from_utf8(decoded(&spaced)?.into_owned()).ok()
 }
 
-fn unnamed() -> Problem {
+fn unreadable(error: &Error) -> Box<Problem> {
+    tracing::debug!(%error, "a look-up cannot read its record");
+    let detail = "The state of the key cannot be read now. Nothing was executed.";
+    let problem = Problem::new(Code::StoreUnavailable, detail);
+    Box::new(problem.with_retry_after(RETRY_AFTER))
+}
+
+fn unnamed() -> Box<Problem> {
     let detail = "Name the request of the key by its method and its path, each once: \
                   ?method=POST&path=/v1/payments";
-    Problem::new(Code::RequestMalformed, detail)
+    Box::new(Problem::new(Code::RequestMalformed, detail))
 }
 
 #[cfg(test)]

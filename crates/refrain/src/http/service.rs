@@ -69,7 +69,9 @@ where
         if let Some(page) = self.shared.page(&head) {
             return ResponseFuture::new(None, RequestState::replied(page));
         }
-        if let Some(key) = self.shared.looked_up(&head) {
+        if self.shared.has_lookup
+            && let Some(key) = self.shared.looked_up(&head)
+        {
             let report = DecisionReport::new(&self.shared, None, &head, Instant::now());
             let replying = lookup::reply(self.shared.clone(), head, key);
             let next = Box::pin(async move { RequestState::replied(replying.await) });

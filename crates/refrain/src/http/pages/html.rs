@@ -14,7 +14,7 @@ code{background:var(--code);border-radius:.25rem;padding:.1em .3em;font-size:.9e
 pre{background:var(--code);border-radius:.25rem;padding:.75rem;overflow-x:auto}pre code{padding:0;overflow-wrap:normal}\
 .table{overflow-x:auto}table{border-collapse:collapse;width:100%}\
 th,td{text-align:left;vertical-align:top;padding:.4rem .6rem .4rem 0;border-bottom:1px solid var(--line)}\
-th{color:var(--soft);font-weight:600}li{margin:.25rem 0}";
+th{color:var(--soft);font-weight:600}td code{overflow-wrap:normal}li{margin:.25rem 0}";
 
 /// A whole page.
 pub(super) fn document(title: &str, content: &str, has_index: bool) -> String {
