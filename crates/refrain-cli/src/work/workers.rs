@@ -105,8 +105,7 @@ impl RunningWorkers {
             by: action.by.map(Into::into),
             reason: action.reason.into(),
         };
-        let begun = action.check().and_then(|()| worker.begin_redrive());
-        if let Err(error) = begun {
+        if let Err(error) = worker.begin_redrive() {
             return Some(Err(error));
         }
         // A task of its own: if the caller no longer waits, the redrive ends in order all the same.
