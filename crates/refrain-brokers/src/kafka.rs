@@ -57,6 +57,7 @@ mod record;
 use book::{PartitionBook, PartitionOffset, WaitingMessage};
 use contact::Contact;
 use errors::{LastLogLine, convert_error};
+pub(crate) use lag::lag_of;
 pub(crate) use list::dead_letters;
 
 const ANSWER_MAX: Duration = Duration::from_secs(10);
