@@ -107,4 +107,14 @@ async fn postgres_counts_one_queue_with_and_without_groups() {
     let lag = broker.lag().await.unwrap();
     assert_eq!(counts(&lag), (Some(2), Some(0), false));
     broker.close().await.unwrap();
+    remove(&source.queue).await;
+}
+
+/// Removes the messages of a test from the table.
+async fn remove(queue: &str) {
+    let connecting = tokio_postgres::connect(&postgres_url(), tokio_postgres::NoTls);
+    let (client, connection) = connecting.await.unwrap();
+    tokio::spawn(connection);
+    let delete = "DELETE FROM refrain_queue WHERE queue LIKE $1 || '%'";
+    client.execute(delete, &[&queue]).await.unwrap();
 }
