@@ -57,6 +57,8 @@ mod record;
 use book::{PartitionBook, PartitionOffset, WaitingMessage};
 use contact::Contact;
 use errors::{LastLogLine, convert_error};
+use lag::LagReader;
+pub(crate) use lag::lag_of;
 pub(crate) use list::dead_letters;
 
 const ANSWER_MAX: Duration = Duration::from_secs(10);
@@ -81,13 +83,12 @@ pub struct KafkaPublisher {
 pub struct Kafka {
     publisher: KafkaPublisher,
     seat: Arc<KafkaMember>,
+    lag: Arc<LagReader>,
 }
 
 /// Membership in a consumer group.
 struct KafkaMember {
     topic: String,
-    /// Whether a group without a committed offset starts at the end.
-    starts_at_end: bool,
     /// `None` after close.
     consumer: Mutex<Option<Arc<StreamConsumer<KafkaContext>>>>,
     book: Arc<Mutex<PartitionBook>>,
@@ -178,14 +179,17 @@ impl Kafka {
         consumer.subscribe(&[&source.queue]).map_err(failed)?;
         let seat = Arc::new(KafkaMember {
             topic: source.queue.clone(),
-            starts_at_end: list::starts_at_end(&settings),
             consumer: Mutex::new(Some(consumer)),
             book,
             bell: Notify::new(),
             unreadable: Mutex::default(),
             contact: Mutex::new(Contact::new()),
         });
-        Ok(Self { publisher, seat })
+        Ok(Self {
+            publisher,
+            seat,
+            lag: LagReader::new(settings, &source.queue),
+        })
     }
 }
 
@@ -260,11 +264,12 @@ impl Broker for Kafka {
     }
 
     fn lag(&self) -> Answer<'_, Lag> {
-        Box::pin(lag::lag(self))
+        Box::pin(self.lag.clone().lag())
     }
 
     fn close(&self) -> Answer<'_, ()> {
         Box::pin(async {
+            self.lag.close();
             let consumer = locked(&self.seat.consumer).take();
             self.seat.bell.notify_waiters();
             let Some(consumer) = consumer else {
@@ -284,6 +289,7 @@ impl Broker for Kafka {
 
 impl Drop for Kafka {
     fn drop(&mut self) {
+        self.lag.close();
         if let Some(consumer) = locked(&self.seat.consumer).take() {
             // Leaving the group blocks for a while, so it runs on a separate thread.
             std::thread::spawn(move || drop(consumer));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use refrain::{
     Error, ErrorKind, Result,
-    consume::{Broker, DeadLetter, Publisher, Source},
+    consume::{Broker, DeadLetter, Lag, Publisher, Source},
     policy::{
         Address,
         schemes::{Backend, BackendId, broker_usage},
@@ -126,6 +126,33 @@ pub async fn dead_letters(source: &Source, at_most: usize) -> Result<Vec<DeadLet
             let _ = at_most;
             Err(unknown(&source.url))
         }
+    }
+}
+
+/// Returns how many messages of a queue the source's consumer has not finished, as [`Broker::lag`] does, without
+/// connecting as that consumer: nothing is created, and no message is delivered.
+///
+/// # Errors
+/// As [`open`].
+///
+/// # Cancellation
+/// May be dropped.
+pub async fn lag(source: &Source) -> Result<Lag> {
+    source.url.check()?;
+    match supported(&source.url)? {
+        #[cfg(feature = "nats")]
+        BackendId::Nats => Box::pin(nats::lag_of(source)).await,
+        #[cfg(feature = "postgres")]
+        BackendId::Postgres => Box::pin(postgres::lag_of(source)).await,
+        #[cfg(feature = "redis")]
+        BackendId::Redis => Box::pin(redis_streams::lag_of(source)).await,
+        #[cfg(feature = "amqp")]
+        BackendId::RabbitMq => Box::pin(rabbitmq::lag_of(source)).await,
+        #[cfg(feature = "kafka")]
+        BackendId::Kafka => kafka::lag_of(source).await,
+        #[cfg(feature = "sqs")]
+        BackendId::Sqs => Box::pin(sqs::lag_of(source)).await,
+        _ => Err(unknown(&source.url)),
     }
 }
 

@@ -27,6 +27,7 @@ mod streams;
 mod ticket;
 
 use connect::NatsConnection;
+pub(crate) use lag::lag_of;
 pub(crate) use list::dead_letters;
 
 /// Timeout of a JetStream request.

@@ -39,6 +39,7 @@ mod read;
 mod row;
 mod table;
 
+pub(crate) use lag::lag_of;
 pub(crate) use list::dead_letters;
 
 use connection::{Ask, Pool, QueueConnection};

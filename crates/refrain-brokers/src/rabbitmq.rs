@@ -26,6 +26,7 @@ mod connect;
 mod delay;
 mod errors;
 mod feed;
+mod lag;
 mod list;
 mod publish;
 mod queues;
@@ -33,6 +34,7 @@ mod ticket;
 
 use connect::RabbitConnection;
 use feed::Feed;
+pub(crate) use lag::lag_of;
 pub(crate) use list::dead_letters;
 
 /// Timeout of a request to the server.
@@ -139,14 +141,8 @@ impl Broker for Rabbit {
         }
     }
 
-    /// The server tells a client only the messages that no consumer has received.
     fn lag(&self) -> Answer<'_, Lag> {
-        Box::pin(async {
-            let connection = self.desk.connection().await?;
-            let queue = queues::name(&self.queue)?;
-            let waiting = queues::count(&connection, self.desk.server(), &queue).await?;
-            Ok(waiting.map_or(Lag::default(), |waiting| Lag::waiting(waiting.into())))
-        })
+        Box::pin(lag::lag(&self.desk, &self.queue))
     }
 
     fn close(&self) -> Answer<'_, ()> {

@@ -43,6 +43,7 @@ mod read;
 
 use address::{Address, Settings};
 use connection::StreamConnection;
+pub(crate) use lag::lag_of;
 pub(crate) use list::dead_letters;
 use read::Reader;
 

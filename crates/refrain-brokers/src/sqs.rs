@@ -52,6 +52,7 @@ mod list;
 
 use address::Address;
 use errors::{convert_error, is_lost, timed_out};
+pub(crate) use lag::lag_of;
 pub(crate) use list::dead_letters;
 
 const CONNECT_MAX: Duration = Duration::from_secs(3);

@@ -209,6 +209,8 @@ fn dead_letters_are_listed_and_redriven_while_the_worker_runs() {
         counted(admin, "dead-lettered") == 3
     });
 
+    // The number is read every 10 s at most.
+    until("they are counted", || status(admin)["dead_letters"] == 3);
     let letters = "/api/workers/billing/dead-letters";
     let all = read(admin, letters);
     let first = &all["dead_letters"][0];
@@ -249,7 +251,9 @@ fn dead_letters_are_listed_and_redriven_while_the_worker_runs() {
     until("two are handled", || counted(admin, "completed") == 2);
     let left = read(admin, letters);
     assert_eq!(left["dead_letters"].as_array().unwrap().len(), 1, "{left}");
-    assert_eq!(status(admin)["redrive"], expected);
+    let after = status(admin);
+    assert_eq!(after["redrive"], expected);
+    assert_eq!(after["dead_letters"], 1, "{after}");
 
     let entries = entries(&stage.folder.path().join("records/audit"));
     let redriven: Vec<_> = entries.iter().filter(|it| it.event == "redriven").collect();

@@ -2,13 +2,28 @@
 
 use std::time::Duration;
 
-use refrain::{Error, ErrorKind, Result, consume::Lag};
-use tokio_postgres::Row;
+use refrain::{
+    Error, ErrorKind, Result,
+    consume::{Lag, Source},
+};
+use refrain_stores::postgres::Dial;
+use tokio_postgres::{Row, types::ToSql};
 
-use super::{QueueState, connection::Ask};
+use super::{QueueState, connection::Ask, row, table};
 
 /// Limit of the counts, which also limits the time of the statement.
 const COUNTED_MAX: i64 = 100_000;
+
+pub(crate) async fn lag_of(source: &Source) -> Result<Lag> {
+    let dial = Dial::new(source.url.as_str())?;
+    let wire = dial.look().await?;
+    let failed = |error: tokio_postgres::Error| table::convert_error(&dial, &error);
+    table::choose_schema(&dial, &wire).await.map_err(failed)?;
+    let limit = COUNTED_MAX + 1;
+    let parameters: [&(dyn ToSql + Sync); 2] = [&source.queue, &limit];
+    let counted = wire.client().query_one(row::COUNT, &parameters).await;
+    read(&counted.map_err(failed)?).map_err(failed)
+}
 
 pub(super) async fn lag(desk: &QueueState) -> Result<Lag> {
     let limit = COUNTED_MAX + 1;

@@ -18,6 +18,8 @@ use super::{dead_source, redrive::redrive_worker};
 
 /// How long a lag that was read is reported again, so that each reader does not ask the broker.
 const LAG_AGE_MAX: Duration = Duration::from_secs(5);
+/// The same for the number of dead letters, which takes a new connection.
+const LETTERS_AGE_MAX: Duration = Duration::from_secs(10);
 /// Timeout of the broker for its counts; they are reported as unknown then.
 const LAG_WAIT_MAX: Duration = Duration::from_secs(2);
 /// How long a caller waits for the end of a redrive, which continues after that.
@@ -37,10 +39,41 @@ pub(super) struct RunningWorkers {
 pub(super) struct RunningWorker {
     broker: Arc<dyn Broker>,
     tally: Arc<Tally>,
-    /// The last lag that was read, and when.
-    lag: tokio::sync::Mutex<Option<(Instant, Lag)>>,
+    lag: CachedLag,
+    /// The lag of the dead-letter queue.
+    dead: CachedLag,
     /// The redrive that runs, or the last one.
     redrive: Mutex<Option<RedriveStatus>>,
+}
+
+/// The last lag that was read, and when.
+#[derive(Debug, Default)]
+struct CachedLag(tokio::sync::Mutex<Option<(Instant, Lag)>>);
+
+impl CachedLag {
+    /// The lag, read at most once in this time; unknown if the broker does not answer.
+    async fn get(&self, age_max: Duration, reading: impl Future<Output = Result<Lag>>) -> Lag {
+        let mut last = self.0.lock().await;
+        if let Some((read, lag)) = *last
+            && read.elapsed() < age_max
+        {
+            return lag;
+        }
+        let lag = match timeout(LAG_WAIT_MAX, reading).await {
+            Ok(Ok(lag)) => lag,
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "cannot count the messages of a queue");
+                Lag::default()
+            }
+            Err(_) => Lag::default(),
+        };
+        *last = Some((Instant::now(), lag));
+        lag
+    }
+
+    async fn forget(&self) {
+        *self.0.lock().await = None;
+    }
 }
 
 impl RunningWorkers {
@@ -62,7 +95,8 @@ impl RunningWorkers {
         self.workers.push(Arc::new(RunningWorker {
             broker,
             tally,
-            lag: tokio::sync::Mutex::default(),
+            lag: CachedLag::default(),
+            dead: CachedLag::default(),
             redrive: Mutex::default(),
         }));
     }
@@ -80,12 +114,13 @@ impl RunningWorkers {
 
     async fn statuses(&self) -> Vec<WorkerStatus> {
         // At the same time, because a broker that does not answer takes all of its timeout.
-        let lags = self.workers.iter().cloned();
-        let lags: Vec<_> = lags.map(|it| tokio::spawn(it.lag())).collect();
+        let workers = self.settings.iter().zip(&self.workers);
+        let reading: Vec<_> = workers
+            .map(|(settings, worker)| tokio::spawn(worker.clone().status(settings.clone())))
+            .collect();
         let mut statuses = Vec::new();
-        for ((settings, worker), lag) in self.settings.iter().zip(&self.workers).zip(lags) {
-            let lag = lag.await.unwrap_or_default();
-            statuses.push(worker.status(settings).with_lag(lag));
+        for status in reading {
+            statuses.extend(status.await);
         }
         statuses
     }
@@ -105,8 +140,7 @@ impl RunningWorkers {
             by: action.by.map(Into::into),
             reason: action.reason.into(),
         };
-        let begun = action.check().and_then(|()| worker.begin_redrive());
-        if let Err(error) = begun {
+        if let Err(error) = worker.begin_redrive() {
             return Some(Err(error));
         }
         // A task of its own: if the caller no longer waits, the redrive ends in order all the same.
@@ -157,7 +191,9 @@ impl RedriveOrder {
 }
 
 impl RunningWorker {
-    fn status(&self, settings: &WorkerSettings) -> WorkerStatus {
+    async fn status(self: Arc<Self>, settings: WorkerSettings) -> WorkerStatus {
+        let lag = self.lag.get(LAG_AGE_MAX, self.broker.lag());
+        let (lag, dead_letters) = tokio::join!(lag, self.dead_letters(&settings));
         let counts = Count::ALL.map(|count| (count.name(), self.tally.get(count)));
         let guarantee = serde_json::to_value(settings.terms.guarantee).unwrap_or_default();
         WorkerStatus {
@@ -171,28 +207,18 @@ impl RunningWorker {
             in_flight: self.tally.in_flight_now() as u64,
             redrive: self.redrive_status().clone(),
             trouble: self.tally.broker_trouble(),
+            dead_letters,
             ..WorkerStatus::default()
         }
+        .with_lag(lag)
     }
 
-    /// The lag, read at most once in a while; unknown if the broker does not answer.
-    async fn lag(self: Arc<Self>) -> Lag {
-        let mut last = self.lag.lock().await;
-        if let Some((read, lag)) = *last
-            && read.elapsed() < LAG_AGE_MAX
-        {
-            return lag;
-        }
-        let lag = match timeout(LAG_WAIT_MAX, self.broker.lag()).await {
-            Ok(Ok(lag)) => lag,
-            Ok(Err(error)) => {
-                tracing::debug!(%error, "cannot read the lag of a worker");
-                Lag::default()
-            }
-            Err(_) => Lag::default(),
-        };
-        *last = Some((Instant::now(), lag));
-        lag
+    /// The number of dead letters; unknown without a queue for them, or if the broker does not answer.
+    async fn dead_letters(&self, settings: &WorkerSettings) -> Option<u64> {
+        let source = dead_source(settings, settings.dead_letter.as_deref()?);
+        let reading = refrain_brokers::lag(&source);
+        let lag = self.dead.get(LETTERS_AGE_MAX, reading).await;
+        Some(lag.waiting? + lag.unacknowledged.unwrap_or(0))
     }
 
     fn redrive_status(&self) -> MutexGuard<'_, Option<RedriveStatus>> {
@@ -222,6 +248,7 @@ impl RunningWorker {
                 ..RedriveStatus::default()
             },
         };
+        self.dead.forget().await;
         *self.redrive_status() = Some(ended);
         redriven
     }

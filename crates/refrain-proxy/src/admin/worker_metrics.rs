@@ -12,7 +12,7 @@ type ByConsumer = Family<[(&'static str, String); 1], Gauge>;
 /// A gauge: its name, its description, and its value for a worker, if that is known.
 type WorkerGauge = (&'static str, &'static str, fn(&WorkerStatus) -> Option<u64>);
 
-const GAUGES: [WorkerGauge; 4] = [
+const GAUGES: [WorkerGauge; 5] = [
     (
         "worker_lag",
         "Messages that wait to be delivered to the worker; not exported if the broker does not tell",
@@ -32,6 +32,11 @@ const GAUGES: [WorkerGauge; 4] = [
         "worker_in_flight",
         "Messages that this process handles now",
         |worker| Some(worker.in_flight),
+    ),
+    (
+        "worker_dead_letters",
+        "Messages in the dead-letter queue of the worker, read every 10 s at most; not exported if it is not known",
+        |worker| worker.dead_letters,
     ),
 ];
 

@@ -11,3 +11,4 @@ mod metrics;
 mod records;
 mod stage;
 mod status;
+mod workers;

@@ -24,7 +24,7 @@ use refrain::{
     store::{AnyStore, Memory},
 };
 use refrain_proxy::{
-    admin::{self, Admin, Metrics},
+    admin::{self, Admin, Metrics, Workers},
     telemetry::Telemetry,
 };
 use refrain_testkit::ManualClock;
@@ -63,11 +63,28 @@ pub(crate) async fn open_at(address: &str, token: Option<&str>) -> Stage {
     open_on(AnyStore::new(store), clock, address, token).await
 }
 
+pub(crate) async fn open_with_workers(workers: Arc<dyn Workers>) -> Stage {
+    let clock = ManualClock::new();
+    let store = Memory::with_options(1 << 30, clock.shared());
+    let store = AnyStore::new(store);
+    open_process(store, clock, "127.0.0.1:0", None, Some(workers)).await
+}
+
 pub(crate) async fn open_on(
     store: AnyStore,
     clock: ManualClock,
     address: &str,
     token: Option<&str>,
+) -> Stage {
+    open_process(store, clock, address, token, None).await
+}
+
+async fn open_process(
+    store: AnyStore,
+    clock: ManualClock,
+    address: &str,
+    token: Option<&str>,
+    workers: Option<Arc<dyn Workers>>,
 ) -> Stage {
     let policy = Policy::new(vec![Operation::new("POST /v1/payments").unwrap()]).unwrap();
     let metrics = Metrics::new(&policy, "memory:");
@@ -92,7 +109,7 @@ pub(crate) async fn open_on(
             .is_some_and(|it| !it.trim().is_empty())
             .then(|| READER_TOKEN.into()),
         configuration: serde_json::json!({ "upstream": "http://127.0.0.1:3000" }),
-        workers: None,
+        workers,
     };
     let (stop, stopped) = oneshot::channel();
     let shutdown = async {

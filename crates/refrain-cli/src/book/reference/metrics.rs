@@ -128,6 +128,7 @@ impl Workers for OneWorker {
         let status = WorkerStatus {
             name: "billing".into(),
             counts: vec![("completed", 1)],
+            dead_letters: Some(1),
             ..WorkerStatus::default()
         };
         let status = status.with_lag(lag.with_oldest(Some(Duration::from_secs(1))));
