@@ -10,6 +10,7 @@
 //! | `frame` | what all pages share |
 //! | `overview`, `chart`, `live` | the first page, its charts, and the list of requests |
 //! | `search`, `record`, `resolve`, `advice` | records, unknown outcomes, and how they are settled |
+//! | `settings`, `workers` | operations, store and configuration in force; workers and their dead letters |
 
 use std::sync::Arc;
 
@@ -32,7 +33,9 @@ mod overview;
 mod record;
 mod resolve;
 mod search;
+mod settings;
 mod visit;
+mod workers;
 
 use visit::Visitor;
 
@@ -49,6 +52,12 @@ pub(crate) fn routes(access: &Arc<Access>) -> Router<Arc<Admin>> {
         .route("/records", get(search::records))
         .route("/records/{id}", get(record::show))
         .route("/records/{id}/resolve", post(resolve::resolve))
+        .route("/operations", get(settings::operations))
+        .route("/configuration", get(settings::configuration))
+        .route("/store", get(settings::store))
+        .route("/workers", get(workers::list))
+        .route("/workers/{name}", get(workers::show))
+        .route("/workers/{name}/redrive", post(workers::redrive))
         .route("/problems/{code}", get(advice::problem))
         .layer(middleware::from_fn_with_state(
             access.clone(),

@@ -25,7 +25,7 @@ use tokio::time::timeout;
 use super::{Admin, records::parse, refusal::Refusal, resolve::action};
 
 /// Default number of dead letters, of a list and of a redrive.
-const LETTERS_DEFAULT: u32 = 100;
+pub(crate) const LETTERS_DEFAULT: u32 = 100;
 /// Most dead letters of a list, and of a redrive.
 const LETTERS_MAX: u32 = 1_000;
 /// Longest time for a list; shorter than that of any response.
@@ -156,15 +156,25 @@ pub(super) async fn dead_letters(
     let Query(wanted) =
         wanted.map_err(|rejection| Refusal::bad(rejection.body_text(), "?limit=NUMBER"))?;
     let limit = check_count("limit", wanted.limit)?;
-    let workers = admin.workers.as_ref().ok_or_else(|| unknown(&name))?;
+    let (letters, are_all) = letters_of(&admin, &name, limit).await?;
+    Ok(Json(json!({ "dead_letters": letters, "are_all": are_all })))
+}
+
+/// The dead letters of a worker, and whether these are all.
+pub(crate) async fn letters_of(
+    admin: &Admin,
+    name: &str,
+    limit: u32,
+) -> Result<(Vec<DeadLetter>, bool), Refusal> {
+    let workers = admin.workers.as_ref().ok_or_else(|| unknown(name))?;
     // One more than listed shows whether there are more.
-    let listing = timeout(LIST_MAX, workers.dead_letters(&name, limit + 1));
+    let listing = timeout(LIST_MAX, workers.dead_letters(name, limit + 1));
     let letters = listing.await.map_err(|_| too_slow())?;
-    let letters = letters.ok_or_else(|| unknown(&name))?;
+    let letters = letters.ok_or_else(|| unknown(name))?;
     let mut letters = letters.map_err(refusal)?;
     let are_all = letters.len() <= limit as usize;
     letters.truncate(limit as usize);
-    Ok(Json(json!({ "dead_letters": letters, "are_all": are_all })))
+    Ok((letters, are_all))
 }
 
 /// Request body of a redrive.
@@ -183,17 +193,26 @@ pub(super) async fn redrive(
 ) -> Result<Response, Refusal> {
     let fix = r#"send {"reason":"why they are redriven","at_most":100}"#;
     let asked: RedriveRequest = parse(&body?, fix)?;
-    let at_most = check_count("at_most", asked.at_most)?;
-    let workers = admin.workers.as_ref().ok_or_else(|| unknown(&name))?;
     let action = action(&admin, &asked.reason, asked.by.as_deref());
-    let redriven = workers.redrive(&name, at_most, action).await;
-    let redriven = redriven.ok_or_else(|| unknown(&name))?;
-    let redriven = redriven.map_err(refusal)?;
+    let redriven = redrive_letters(&admin, &name, asked.at_most, action).await?;
     let status = match redriven.is_running {
         true => StatusCode::ACCEPTED,
         false => StatusCode::OK,
     };
     Ok((status, Json(redriven)).into_response())
+}
+
+/// Publishes dead letters of a worker again.
+pub(crate) async fn redrive_letters(
+    admin: &Admin,
+    name: &str,
+    at_most: Option<u32>,
+    action: OperatorAction<'_>,
+) -> Result<RedriveStatus, Refusal> {
+    let at_most = check_count("at_most", at_most)?;
+    let workers = admin.workers.as_ref().ok_or_else(|| unknown(name))?;
+    let redriven = workers.redrive(name, at_most, action).await;
+    redriven.ok_or_else(|| unknown(name))?.map_err(refusal)
 }
 
 fn check_count(name: &str, count: Option<u32>) -> Result<u32, Refusal> {

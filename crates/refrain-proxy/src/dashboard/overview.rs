@@ -8,11 +8,8 @@ use std::{
 use axum::{Extension, response::Response};
 use http::Uri;
 use maud::{Markup, html};
-use refrain::{
-    record::State,
-    store::{self, Census, StateName},
-};
-use tokio::time::{Instant, timeout};
+use refrain::store::Census;
+use tokio::time::Instant;
 
 use super::{
     Desk, chart,
@@ -21,16 +18,12 @@ use super::{
     visit::Fields,
 };
 use crate::{
-    admin::{Admin, health, overview, records::list_as, view::Past},
+    admin::{Admin, health, overview, unknown::READ_MAX},
     telemetry::RequestOutcome,
 };
 
 /// How long the counts of the store are shown before it is asked again.
 const COUNTS_LAST: Duration = Duration::from_secs(5);
-/// Longest wait for the list of unknown outcomes.
-const LIST_MAX: Duration = Duration::from_secs(3);
-/// Unknown outcomes among which the oldest one is looked for.
-const OLDEST_AMONG: u32 = 200;
 /// Warnings that are shown at once.
 const WARNINGS_SHOWN: usize = 3;
 
@@ -54,33 +47,16 @@ impl StoreView {
             return counted;
         }
         let census = overview::census(admin).await;
-        let has_unknown = census.is_some_and(|it| it.indeterminate > 0);
-        let oldest = match has_unknown {
-            true => oldest(admin).await,
-            false => None,
+        let unknown = overview::unknown_outcomes(admin, census).await;
+        let is_all = census.is_some_and(|it| it.indeterminate <= READ_MAX.into());
+        let counted = Counted {
+            census,
+            oldest: unknown.map(|it| (it.oldest, is_all)),
         };
-        let counted = Counted { census, oldest };
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         *kept = Some((Instant::now(), counted));
         counted
     }
-}
-
-async fn oldest(admin: &Admin) -> Option<(Duration, bool)> {
-    let query = store::Query {
-        state: Some(StateName::Indeterminate),
-        limit: OLDEST_AMONG,
-        ..store::Query::default()
-    };
-    let ages = list_as(admin, query, |reading| {
-        let is_unknown = matches!(reading.record.state, State::Indeterminate { .. });
-        let history = reading.record.trace.read().filter(|_| is_unknown)?;
-        let past = Past::new(reading.now);
-        history.first_seen().map(|at| past.ago(at))
-    });
-    let (ages, next) = timeout(LIST_MAX, ages).await.ok()?.ok()?;
-    let oldest = ages.into_iter().flatten().max()?;
-    Some((oldest, next.is_none()))
 }
 
 pub(super) async fn show(desk: Desk, Extension(store): Extension<StoreView>, uri: Uri) -> Response {
