@@ -2,36 +2,47 @@
 'use strict';
 
 const ROWS_MAX = 100;
+const TELL_EVERY_MS = 10000;
 const rows = document.getElementById('live');
 
-if (rows && window.EventSource) {
+function follow() {
   const state = document.getElementById('live-state');
   const pause = document.getElementById('live-pause');
-  let paused = false;
+  const address = new URL(rows.dataset.source, location);
+  let source = null;
   let added = 0;
 
-  const tell = text => { if (state.textContent !== text) state.textContent = text; };
-  const source = new EventSource(rows.dataset.source);
-  source.onopen = () => { pause.hidden = false; tell(paused ? 'Paused.' : 'Live.'); };
-  source.onerror = () => tell('Not connected; new requests are not shown.');
-  source.onmessage = event => {
-    if (paused) return;
-    // The server has escaped every text in these rows, and the page's policy runs no script of theirs.
+  const connect = () => {
+    source = new EventSource(address);
+    source.onopen = () => { pause.hidden = false; state.textContent = 'Live.'; };
+    source.onerror = () => { state.textContent = 'Not connected: new requests are not shown.'; };
+    source.onmessage = add;
+  };
+  const add = event => {
+    // The server has escaped every text in these rows, and the policy of the page runs no script in them.
     rows.insertAdjacentHTML('afterbegin', event.data);
     while (rows.rows.length > ROWS_MAX) rows.rows[rows.rows.length - 1].remove();
-    const none = document.getElementById('live-none');
-    if (none) none.remove();
+    document.getElementById('live-none')?.remove();
+    address.searchParams.set('after', event.lastEventId);
     added += 1;
   };
   // One short message now and then: a screen reader must not read every row.
   setInterval(() => {
-    if (added > 0 && !paused) tell(state.textContent === 'Live: new requests.' ? 'Live: more requests.' : 'Live: new requests.');
+    if (added > 0 && source) state.textContent = `Live; updated at ${new Date().toISOString().slice(11, 19)}.`;
     added = 0;
-  }, 10000);
+  }, TELL_EVERY_MS);
   pause.addEventListener('click', () => {
-    paused = !paused;
-    pause.setAttribute('aria-pressed', String(paused));
-    pause.textContent = paused ? 'Continue' : 'Pause';
-    tell(paused ? 'Paused.' : 'Live.');
+    if (source) {
+      source.close();
+      source = null;
+      state.textContent = 'Paused.';
+    } else {
+      connect();
+    }
+    pause.setAttribute('aria-pressed', String(!source));
+    pause.textContent = source ? 'Pause' : 'Continue';
   });
+  connect();
 }
+
+if (rows && window.EventSource) follow();
