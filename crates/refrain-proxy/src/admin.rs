@@ -52,11 +52,11 @@ pub(crate) mod refusal;
 pub(crate) mod resolve;
 mod scrape;
 pub(crate) mod sessions;
-mod unknown;
+pub(crate) mod unknown;
 pub(crate) mod view;
 
 mod worker_metrics;
-mod workers;
+pub(crate) mod workers;
 pub use workers::{RedriveStatus, WorkerStatus, Workers, WorkersFuture};
 
 use access::Access;

@@ -8,7 +8,9 @@
 //! |---|---|
 //! | `visit` | who asks: sessions, roles, form tokens, log-in |
 //! | `frame` | what all pages share |
+//! | `overview`, `chart`, `live` | the first page, its charts, and the list of requests |
 //! | `search`, `record`, `resolve`, `advice` | records, unknown outcomes, and how they are settled |
+//! | `settings`, `workers` | operations, store and configuration in force; workers and their dead letters |
 
 use std::sync::Arc;
 
@@ -24,11 +26,16 @@ use http::{HeaderName, HeaderValue, header, request::Parts};
 use crate::admin::{Admin, access::Access, refusal::Refusal};
 
 mod advice;
+mod chart;
 mod frame;
+mod live;
+mod overview;
 mod record;
 mod resolve;
 mod search;
+mod settings;
 mod visit;
+mod workers;
 
 use visit::Visitor;
 
@@ -39,11 +46,18 @@ const CONTENT_POLICY: &str = "default-src 'none'; style-src 'self'; script-src '
 /// The routes of the dashboard.
 pub(crate) fn routes(access: &Arc<Access>) -> Router<Arc<Admin>> {
     let pages = Router::new()
-        .route("/", get(search::unknown))
+        .route("/", get(overview::show))
+        .route("/live", get(live::live))
         .route("/unknown", get(search::unknown))
         .route("/records", get(search::records))
         .route("/records/{id}", get(record::show))
         .route("/records/{id}/resolve", post(resolve::resolve))
+        .route("/operations", get(settings::operations))
+        .route("/configuration", get(settings::configuration))
+        .route("/store", get(settings::store))
+        .route("/workers", get(workers::list))
+        .route("/workers/{name}", get(workers::show))
+        .route("/workers/{name}/redrive", post(workers::redrive))
         .route("/problems/{code}", get(advice::problem))
         .layer(middleware::from_fn_with_state(
             access.clone(),
@@ -63,6 +77,8 @@ pub(crate) fn routes(access: &Arc<Access>) -> Router<Arc<Admin>> {
     pages
         .merge(open)
         .layer(Extension(access.clone()))
+        .layer(Extension(overview::StoreView::default()))
+        .layer(Extension(live::Streams::default()))
         .layer(middleware::from_fn(restrict))
 }
 
@@ -113,5 +129,12 @@ impl FromRequestParts<Arc<Admin>> for Desk {
             admin: admin.clone(),
             visitor: visitor.ok_or_else(visit::forbidden)?,
         })
+    }
+}
+
+impl Desk {
+    /// Whether the process guards requests; one that only runs workers does not.
+    fn has_operations(&self) -> bool {
+        self.admin.layer.policy().operations().next().is_some()
     }
 }

@@ -94,6 +94,13 @@ pub trait Store: Debug + Send + Sync + 'static {
         Ok(())
     }
 
+    /// Bytes that the store occupies on the disk of this machine; `None` if it has none there.
+    ///
+    /// For operators. May wait for the disk, so call it where blocking is allowed.
+    fn bytes_on_disk(&self) -> Option<u64> {
+        None
+    }
+
     /// The guarantees of this store.
     fn guarantees(&self) -> Guarantees;
 
@@ -143,6 +150,10 @@ impl<S: Store> Store for Arc<S> {
 
     fn accepts_claims(&self) -> Result<()> {
         S::accepts_claims(self)
+    }
+
+    fn bytes_on_disk(&self) -> Option<u64> {
+        S::bytes_on_disk(self)
     }
 
     fn guarantees(&self) -> Guarantees {

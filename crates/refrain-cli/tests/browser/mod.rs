@@ -121,17 +121,7 @@ impl Browser {
     pub(crate) fn open(&mut self, url: &str) -> Vec<Value> {
         self.events.clear();
         self.call("Page.navigate", json!({ "url": url }));
-        while !self
-            .events
-            .iter()
-            .any(|it| it["method"] == "Page.loadEventFired")
-        {
-            let message = self.next("load");
-            self.events.push(message);
-        }
-        // Also catches events that the page causes just after loading.
-        self.evaluate("new Promise(done => setTimeout(done, 100))");
-        std::mem::take(&mut self.events)
+        self.loaded()
     }
 
     /// Clicks the element that an expression finds, and waits until the page that follows has loaded.
@@ -145,6 +135,18 @@ impl Browser {
     pub(crate) fn follow(&mut self, expression: &str) -> Vec<Value> {
         self.events.clear();
         self.evaluate(expression);
+        self.loaded()
+    }
+
+    /// Presses a key that opens a page, and waits until it has loaded.
+    pub(crate) fn press_and_follow(&mut self, key: &str, text: &str) -> Vec<Value> {
+        self.events.clear();
+        self.press(key, text);
+        self.loaded()
+    }
+
+    /// Waits until the page has loaded; returns the events until then.
+    fn loaded(&mut self) -> Vec<Value> {
         while !self
             .events
             .iter()
@@ -153,6 +155,8 @@ impl Browser {
             let message = self.next("load");
             self.events.push(message);
         }
+        // Also catches events that the page causes just after loading.
+        self.evaluate("new Promise(done => setTimeout(done, 100))");
         std::mem::take(&mut self.events)
     }
 

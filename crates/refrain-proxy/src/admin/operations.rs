@@ -14,24 +14,32 @@ pub(super) async fn list(State(admin): State<Arc<Admin>>) -> Json<Value> {
         .policy()
         .operations()
         .filter(|operation| operation.guarded)
-        .map(|operation| {
-            let named = |it: &&Arc<Witness>| it.operation() == operation.name;
-            describe(operation, admin.layer.witnesses().find(named))
-        })
+        .map(|operation| describe(operation, witness(&admin, operation)))
         .collect();
     let warnings: Vec<_> = admin.layer.policy().warnings().collect();
     Json(json!({ "operations": operations, "warnings": warnings }))
 }
 
-fn describe(operation: &Operation, witness: Option<&Arc<Witness>>) -> Value {
-    let promised = operation.terms.guarantee;
-    let in_force = match (operation.mode, promised, witness) {
+/// The guarantee in force; `None` if the operation is only observed.
+pub(crate) fn in_force(operation: &Operation, witness: Option<&Arc<Witness>>) -> Option<Guarantee> {
+    match (operation.mode, operation.terms.guarantee, witness) {
         // Only counted: nothing is refused and nothing replayed.
         (Mode::Observe, ..) => None,
         (_, Guarantee::ExactlyOnce, Some(witness)) => Some(witness.guarantee()),
         (_, Guarantee::ExactlyOnce, None) => Some(Guarantee::AtMostOnce),
         (_, other, _) => Some(other),
-    };
+    }
+}
+
+/// The reader of the receipts of an operation, if it has any.
+pub(crate) fn witness<'a>(admin: &'a Admin, operation: &Operation) -> Option<&'a Arc<Witness>> {
+    let mut witnesses = admin.layer.witnesses();
+    witnesses.find(|it| it.operation() == operation.name)
+}
+
+fn describe(operation: &Operation, witness: Option<&Arc<Witness>>) -> Value {
+    let promised = operation.terms.guarantee;
+    let in_force = in_force(operation, witness);
     let mut shown = json!({
         "name": operation.name,
         "guarantee": promised,

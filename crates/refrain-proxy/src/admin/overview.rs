@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
-use super::{Admin, BucketCounts, health, quantile, refusal::Refusal};
+use super::{Admin, BucketCounts, health, quantile, refusal::Refusal, unknown::UnknownOutcomes};
 use crate::telemetry::{RequestOutcome, Totals};
 
 /// Longest wait for the store's record counts.
@@ -75,18 +75,23 @@ fn operations(admin: &Admin) -> Vec<Value> {
 
 /// Age and operations of the unknown outcomes; null if the store does not tell in time.
 async fn unknown(admin: &Admin, census: Option<Census>) -> Value {
-    let Some(census) = census else {
-        return Value::Null;
-    };
-    let (store, policy) = (admin.layer.engine().store(), admin.layer.policy());
-    let cache = admin.telemetry.metrics().unknown();
-    let deadline = Instant::now() + CENSUS_MAX;
-    match cache.get(store, policy, &census, deadline).await {
+    match unknown_outcomes(admin, census).await {
         Some(found) => {
             json!({ "oldest_seconds": found.oldest.as_secs(), "by_operation": found.by_operation })
         }
         None => Value::Null,
     }
+}
+
+/// The unknown outcomes; `None` if the store does not tell in time.
+pub(crate) async fn unknown_outcomes(
+    admin: &Admin,
+    census: Option<Census>,
+) -> Option<Arc<UnknownOutcomes>> {
+    let (store, policy) = (admin.layer.engine().store(), admin.layer.policy());
+    let cache = admin.telemetry.metrics().unknown();
+    let deadline = Instant::now() + CENSUS_MAX;
+    cache.get(store, policy, &census?, deadline).await
 }
 
 fn counts(census: Census) -> Value {

@@ -15,7 +15,7 @@ use tokio::{
 };
 
 /// Most records that are read. Records of unknown outcomes are small, because they have no outcome.
-pub(super) const READ_MAX: u32 = LIST_MAX;
+pub(crate) const READ_MAX: u32 = LIST_MAX;
 /// How long a sample is reused at least.
 const REUSED_MIN: Duration = Duration::from_secs(5);
 /// A slow store is read for at most this part of the time: a sample is reused this many times as long as it took.
@@ -25,11 +25,11 @@ const OTHER: &str = "other";
 
 /// The unresolved records with an unknown outcome.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct UnknownOutcomes {
+pub(crate) struct UnknownOutcomes {
     /// Time since the oldest of the records was first seen; zero if there is none.
-    pub(super) oldest: Duration,
+    pub(crate) oldest: Duration,
     /// Number of records by operation of the policy.
-    pub(super) by_operation: BTreeMap<String, u64>,
+    pub(crate) by_operation: BTreeMap<String, u64>,
 }
 
 /// The last sample, which scrapes share.

@@ -176,9 +176,11 @@ pub(super) async fn problem(desk: Desk, Path(code): Path<String>) -> Result<Resp
         let fix = "open it from a record, or read the reference of problem codes";
         Refusal::new(StatusCode::NOT_FOUND, "there is no such problem code", fix)
     })?;
+    let (title, text) = found.page().split_once('\n').unwrap_or((found.title(), ""));
     let contents = html! {
         p.crumbs { "Problem " code { (found.code()) } }
-        pre.prose tabindex="0" { (found.page()) }
+        h1 { (title.trim_start_matches(['#', ' '])) }
+        pre.prose tabindex="0" { (text.trim_start()) }
     };
     Ok(frame::page(
         &desk,

@@ -46,8 +46,11 @@ pub(super) fn page_with(
     contents: &Markup,
     status: StatusCode,
 ) -> Response {
-    let has_operations = desk.admin.layer.policy().operations().next().is_some();
-    let is_shown = |section: Section| section != Section::Operations || has_operations;
+    let is_shown = |section| match section {
+        Section::Operations => desk.has_operations(),
+        Section::Workers => desk.admin.workers.is_some(),
+        _ => true,
+    };
     let navigation = html! {
         nav aria-label="Pages" {
             ul {

@@ -176,7 +176,7 @@ async fn checked_fields(access: &Access, request: &mut Request) -> Result<Fields
 }
 
 /// The fields of a form, or of a query.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Fields(Arc<[(String, String)]>);
 
 impl Fields {

@@ -7,6 +7,7 @@
 )]
 
 mod access;
+mod dashboard;
 mod metrics;
 mod records;
 mod stage;

@@ -207,6 +207,7 @@ trait StoreObject: fmt::Debug + Send + Sync {
     fn census(&self) -> BoxedReply<'_, Census>;
     fn sweep(&self, at_most: u32) -> BoxedReply<'_, u32>;
     fn accepts_claims(&self) -> Result<()>;
+    fn bytes_on_disk(&self) -> Option<u64>;
     fn guarantees(&self) -> Guarantees;
     fn watch(&self, id: RecordId) -> Option<Watch>;
     fn secret(&self) -> &Secret;
@@ -256,6 +257,10 @@ impl<S: Store> StoreObject for S {
 
     fn accepts_claims(&self) -> Result<()> {
         Store::accepts_claims(self)
+    }
+
+    fn bytes_on_disk(&self) -> Option<u64> {
+        Store::bytes_on_disk(self)
     }
 
     fn guarantees(&self) -> Guarantees {
@@ -329,6 +334,10 @@ impl Store for AnyStore {
 
     fn accepts_claims(&self) -> Result<()> {
         self.store.accepts_claims()
+    }
+
+    fn bytes_on_disk(&self) -> Option<u64> {
+        self.store.bytes_on_disk()
     }
 
     fn guarantees(&self) -> Guarantees {

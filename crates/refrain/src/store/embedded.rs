@@ -370,6 +370,11 @@ impl Store for Embedded {
         self.inner.shared.check_room()
     }
 
+    /// The recorded length of all segments, room for later records included.
+    fn bytes_on_disk(&self) -> Option<u64> {
+        Some(self.inner.shared.bytes_on_disk())
+    }
+
     fn guarantees(&self) -> Guarantees {
         Guarantees {
             survives_process: true,

@@ -308,6 +308,10 @@ impl<F: Front, S: Store> Store for Tiered<F, S> {
         self.store.accepts_claims()
     }
 
+    fn bytes_on_disk(&self) -> Option<u64> {
+        self.store.bytes_on_disk()
+    }
+
     fn guarantees(&self) -> Guarantees {
         self.store.guarantees()
     }

@@ -92,6 +92,12 @@ impl EmbeddedState {
         });
         Ok(census)
     }
+
+    pub(super) fn bytes_on_disk(&self) -> u64 {
+        let manifest = lock(&self.manifest);
+        let extents = manifest.segments.values().flatten();
+        extents.map(|extent| extent.len).sum()
+    }
 }
 
 impl Slot {

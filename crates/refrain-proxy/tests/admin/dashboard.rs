@@ -1,0 +1,489 @@
+//! The dashboard without a browser: who gets in, which forms count, what is refused, and what pages say.
+//!
+//! A page of another site, a stolen or guessed token, a reader who wants to decide: none of them may change a record.
+
+use std::time::Duration;
+
+use http::Method;
+
+use crate::stage::{self, AdminResponse, READER_TOKEN, Stage};
+
+const TOKEN: &str = "open sesame";
+const FORM: (&str, &str) = ("content-type", "application/x-www-form-urlencoded");
+const BROWSER: (&str, &str) = ("accept", "text/html,application/xhtml+xml");
+
+/// The cookies that a browser would send back.
+fn cookies(answer: &AdminResponse) -> String {
+    let all = answer.headers.get_all("set-cookie").iter();
+    let pairs = all.map(|it| it.to_str().unwrap().split(';').next().unwrap());
+    pairs.collect::<Vec<_>>().join("; ")
+}
+
+/// The token of the forms of a page.
+fn form_token(page: &str) -> &str {
+    let (_, rest) = page.split_once("name=\"form_token\" value=\"").unwrap();
+    rest.split_once('"').unwrap().0
+}
+
+async fn get(stage: &Stage, path: &str, cookie: &str) -> AdminResponse {
+    let headers = [BROWSER, ("cookie", cookie)];
+    stage.ask_with(Method::GET, path, &headers, "").await
+}
+
+async fn post(stage: &Stage, path: &str, cookie: &str, body: &str) -> AdminResponse {
+    let headers = [BROWSER, FORM, ("cookie", cookie)];
+    stage.ask_with(Method::POST, path, &headers, body).await
+}
+
+/// Logs in; returns the cookie of the session.
+async fn log_in(stage: &Stage, token: &str) -> String {
+    let page = get(stage, "/login?next=/unknown", "").await;
+    let body = format!(
+        "token={token}&next=/unknown&form_token={}",
+        form_token(&page.text)
+    );
+    let answer = post(stage, "/login", &cookies(&page), &body).await;
+    assert_eq!(answer.status, 303, "{}", answer.text);
+    assert_eq!(answer.headers["location"], "/unknown");
+    let set = answer.headers["set-cookie"].to_str().unwrap();
+    for part in ["HttpOnly", "SameSite=Strict", "Path=/"] {
+        assert!(set.contains(part), "{set}");
+    }
+    cookies(&answer)
+}
+
+/// The value of `refrain_admin_refused_total` for a reason.
+async fn refused(stage: &Stage, reason: &str) -> u64 {
+    let headers = [("authorization", "Bearer open sesame")];
+    let metrics = stage.ask_with(Method::GET, "/metrics", &headers, "").await;
+    let name = format!("refrain_admin_refused_total{{reason=\"{reason}\"}} ");
+    let mut lines = metrics.text.lines();
+    lines
+        .find_map(|line| line.strip_prefix(&name)?.parse().ok())
+        .unwrap()
+}
+
+fn settlement(token: &str, step: &str, rest: &str) -> String {
+    format!("form_token={token}&step={step}&{rest}")
+}
+
+#[tokio::test]
+async fn without_a_session_nothing_is_shown() {
+    let stage = stage::open_at("127.0.0.1:0", Some(TOKEN)).await;
+    let record = stage.doubt("order-7").await.to_string();
+    let path = format!("/records/{record}");
+    let pages = [
+        "/",
+        "/unknown",
+        "/records",
+        &path,
+        "/operations",
+        "/workers",
+        "/store",
+        "/configuration",
+        "/live",
+        "/problems/in-flight",
+    ];
+    let forged = format!(
+        "refrain-session-{}={}",
+        stage.address.port(),
+        "0".repeat(64)
+    );
+    for page in pages {
+        for cookie in ["", forged.as_str()] {
+            let answer = get(&stage, page, cookie).await;
+            assert_eq!(answer.status, 303, "{page} {cookie}");
+            let to = answer.headers["location"].to_str().unwrap();
+            assert!(to.starts_with("/login?next="), "{to}");
+            assert!(
+                !answer.text.contains(&record) && answer.text.is_empty(),
+                "{page}"
+            );
+        }
+        let answer = stage.get(page).await;
+        assert_eq!(answer.status, 401, "{page} for a program");
+        assert!(answer.json["fix"].is_string(), "{}", answer.text);
+    }
+    let count = pages.len() as u64;
+    assert_eq!(refused(&stage, "session").await, count);
+    assert_eq!(refused(&stage, "token-missing").await, 2 * count);
+}
+
+#[tokio::test]
+async fn a_token_opens_a_session_that_ends_with_log_out() {
+    let stage = stage::open_at("127.0.0.1:0", Some(TOKEN)).await;
+    let page = get(&stage, "/login", "").await;
+    let body = format!("token=wrong&form_token={}", form_token(&page.text));
+    let answer = post(&stage, "/login", &cookies(&page), &body).await;
+    assert_eq!(answer.status, 401);
+    assert!(
+        answer.headers.get("set-cookie").is_none(),
+        "a session for a wrong token"
+    );
+    assert_eq!(refused(&stage, "token-wrong").await, 1);
+    let session = log_in(&stage, TOKEN).await;
+    let page = get(&stage, "/", &session).await;
+    assert_eq!(page.status, 200, "{}", page.text);
+    let body = format!("form_token={}", form_token(&page.text));
+    let answer = post(&stage, "/logout", &session, &body).await;
+    assert_eq!(
+        (answer.status, &answer.headers["location"]),
+        (303, &"/login".parse().unwrap())
+    );
+    assert_eq!(
+        get(&stage, "/", &session).await.status,
+        303,
+        "the session has ended"
+    );
+}
+
+#[tokio::test]
+async fn log_in_leads_only_to_pages_of_this_listener() {
+    let stage = stage::open_at("127.0.0.1:0", Some(TOKEN)).await;
+    for next in [
+        "//evil.example",
+        "https://evil.example",
+        "/\\evil.example",
+        "javascript:alert(1)",
+    ] {
+        let page = get(&stage, "/login", "").await;
+        let body = format!(
+            "token={TOKEN}&next={next}&form_token={}",
+            form_token(&page.text)
+        );
+        let answer = post(&stage, "/login", &cookies(&page), &body).await;
+        assert_eq!(
+            (answer.status, &answer.headers["location"]),
+            (303, &"/".parse().unwrap()),
+            "{next}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_reader_sees_everything_and_changes_nothing() {
+    let stage = stage::open_at("127.0.0.1:0", Some(TOKEN)).await;
+    let record = stage.doubt("order-7").await.to_string();
+    let session = log_in(&stage, READER_TOKEN).await;
+    let page = get(&stage, &format!("/records/{record}"), &session).await;
+    assert!(page.text.contains(&record) && page.text.contains("logged in as a reader"));
+    assert!(
+        !page.text.contains("name=\"reason\""),
+        "a form that would be refused"
+    );
+    let token = form_token(&page.text);
+    let body = settlement(token, "settle", "as=completed&status=200&reason=because");
+    let answer = post(
+        &stage,
+        &format!("/records/{record}/resolve"),
+        &session,
+        &body,
+    )
+    .await;
+    assert_eq!(answer.status, 403, "{}", answer.text);
+    let headers = [
+        ("authorization", "Bearer only look"),
+        ("content-type", "application/json"),
+    ];
+    for (method, path) in [
+        (Method::DELETE, format!("/api/records/{record}")),
+        (Method::POST, format!("/api/records/{record}/resolve")),
+        (Method::POST, "/api/workers/w/redrive".to_owned()),
+    ] {
+        let answer = stage
+            .ask_with(method, &path, &headers, r#"{"reason":"x"}"#)
+            .await;
+        assert_eq!(answer.status, 403, "{path} {}", answer.text);
+        assert!(
+            answer.json["fix"]
+                .as_str()
+                .unwrap()
+                .contains("REFRAIN_ADMIN_TOKEN")
+        );
+    }
+    let found = stage
+        .ask_with(Method::POST, "/api/find", &headers, r#"{"key":"order-7"}"#)
+        .await;
+    assert_eq!(found.status, 200, "looking up is reading: {}", found.text);
+    assert_eq!(refused(&stage, "role").await, 4);
+}
+
+#[tokio::test]
+async fn a_form_counts_only_with_the_token_of_its_page() {
+    for token in [None, Some(TOKEN)] {
+        let stage = stage::open_at("127.0.0.1:0", token).await;
+        let record = stage.doubt("order-7").await.to_string();
+        let (path, page) = (
+            format!("/records/{record}/resolve"),
+            format!("/records/{record}"),
+        );
+        let (own, other) = match token {
+            Some(token) => (log_in(&stage, token).await, log_in(&stage, token).await),
+            None => (
+                cookies(&get(&stage, &page, "").await),
+                cookies(&get(&stage, &page, "").await),
+            ),
+        };
+        let shown = get(&stage, &page, &own).await;
+        let foreign = get(&stage, &page, &other).await;
+        let said = "as=completed&status=200&reason=because";
+        for forged in ["", "0", form_token(&foreign.text)] {
+            let answer = post(&stage, &path, &own, &settlement(forged, "settle", said)).await;
+            assert_eq!(answer.status, 403, "{forged}");
+            assert!(
+                answer.text.contains("nothing was changed"),
+                "{}",
+                answer.text
+            );
+        }
+        let body = settlement(form_token(&shown.text), "settle", said);
+        let cases: [(&[(&str, &str)], u16); 4] = [
+            (
+                &[
+                    BROWSER,
+                    FORM,
+                    ("cookie", &own),
+                    ("origin", "https://evil.example"),
+                ],
+                403,
+            ),
+            (
+                &[
+                    BROWSER,
+                    FORM,
+                    ("cookie", &own),
+                    ("sec-fetch-site", "cross-site"),
+                ],
+                403,
+            ),
+            (
+                &[BROWSER, FORM, ("cookie", &own), ("host", "evil.example")],
+                403,
+            ),
+            (
+                &[BROWSER, ("content-type", "text/plain"), ("cookie", &own)],
+                415,
+            ),
+        ];
+        for (headers, status) in cases {
+            let answer = stage.ask_with(Method::POST, &path, headers, &body).await;
+            assert_eq!(answer.status, status, "{headers:?}");
+        }
+        let reading = refrain::Store::read(stage.engine.store(), record.parse().unwrap()).await;
+        let state = reading.unwrap().unwrap().record.state.name();
+        assert_eq!(
+            state,
+            refrain::store::StateName::Indeterminate,
+            "something was changed"
+        );
+        let answer = post(&stage, &path, &own, &body).await;
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        assert!(
+            answer.text.contains("is settled as: it succeeded"),
+            "{}",
+            answer.text
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_entry_is_explained_and_the_others_stay() {
+    let stage = stage::open().await;
+    let record = stage.doubt("order-7").await.to_string();
+    let (path, page) = (
+        format!("/records/{record}/resolve"),
+        format!("/records/{record}"),
+    );
+    let shown = get(&stage, &page, "").await;
+    let (cookie, token) = (cookies(&shown), form_token(&shown.text).to_owned());
+    let cases = [
+        ("reason=seen%20it&body=kept", 400, "Nothing is chosen"),
+        (
+            "as=completed&reason=seen%20it&body=kept",
+            400,
+            "Status: missing",
+        ),
+        (
+            "as=completed&status=99&reason=seen%20it&body=kept",
+            400,
+            "not between 200 and 599",
+        ),
+        (
+            "as=completed&status=abc&reason=seen%20it&body=kept",
+            400,
+            "is not a number",
+        ),
+        (
+            "as=completed&status=200&reason=%20&body=kept",
+            400,
+            "reason: it is empty",
+        ),
+        (
+            "as=never-happened&reason=seen%20it&body=kept",
+            400,
+            "takes no status",
+        ),
+        (
+            "as=never-happened&reason=seen%20it&content_type=a/b",
+            409,
+            "retry in 90 s",
+        ),
+    ];
+    for (entries, status, said) in cases {
+        for step in ["check", "settle"] {
+            let answer = post(&stage, &path, &cookie, &settlement(&token, step, entries)).await;
+            let text = answer.text.to_lowercase();
+            assert_eq!(answer.status, status, "{entries}");
+            assert!(
+                text.contains(&said.to_lowercase()),
+                "no {said} for {entries}"
+            );
+            assert!(text.contains("nothing was changed"), "{entries}");
+            if entries.contains("body=kept") {
+                assert!(text.contains("kept</textarea>"), "{entries} lost the body");
+            }
+        }
+    }
+    stage.clock.advance(Duration::from_secs(90));
+    let entries = "as=never-happened&reason=not%20in%20the%20ledger&by=anna";
+    let asked = post(
+        &stage,
+        &path,
+        &cookie,
+        &settlement(&token, "check", entries),
+    )
+    .await;
+    assert!(
+        asked.text.contains("executes the operation"),
+        "{}",
+        asked.text
+    );
+    let edit = post(&stage, &path, &cookie, &settlement(&token, "edit", entries)).await;
+    assert!(edit.text.contains("value=\"anna\""), "{}", edit.text);
+    let done = post(
+        &stage,
+        &path,
+        &cookie,
+        &settlement(&token, "settle", entries),
+    )
+    .await;
+    assert!(
+        done.text.contains("is settled as: it never happened"),
+        "{}",
+        done.text
+    );
+    let again = post(
+        &stage,
+        &path,
+        &cookie,
+        &settlement(&token, "settle", entries),
+    )
+    .await;
+    assert_eq!(again.status, 404, "the record is gone");
+}
+
+#[tokio::test]
+async fn every_page_forbids_what_it_does_not_need() {
+    let stage = stage::open().await;
+    for path in [
+        "/",
+        "/login",
+        "/dashboard.css",
+        "/dashboard.js",
+        "/records/7",
+        "/nothing/here",
+    ] {
+        let answer = get(&stage, path, "").await;
+        if path == "/nothing/here" {
+            assert_eq!(answer.status, 404);
+            continue;
+        }
+        let policy = answer.headers["content-security-policy"].to_str().unwrap();
+        for part in [
+            "default-src 'none'",
+            "script-src 'self'",
+            "frame-ancestors 'none'",
+            "form-action 'self'",
+        ] {
+            assert!(policy.contains(part), "{path}: {policy}");
+        }
+        assert_eq!(answer.headers["x-frame-options"], "DENY");
+        assert_eq!(answer.headers["x-content-type-options"], "nosniff");
+        assert_eq!(answer.headers["referrer-policy"], "same-origin");
+        assert_eq!(answer.headers["cache-control"], "no-store");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn guessing_a_token_becomes_slow_and_locks_nobody_out() {
+    let stage = stage::open_at("127.0.0.1:0", Some(TOKEN)).await;
+    let guess = [("authorization", "Bearer wrong")];
+    let start = tokio::time::Instant::now();
+    for _ in 0..10 {
+        stage.ask_with(Method::GET, "/metrics", &guess, "").await;
+    }
+    assert!(
+        start.elapsed() < Duration::from_secs(1),
+        "the first ones are quick"
+    );
+    let start = tokio::time::Instant::now();
+    for _ in 0..3 {
+        stage.ask_with(Method::GET, "/metrics", &guess, "").await;
+    }
+    assert!(
+        start.elapsed() >= Duration::from_secs(3),
+        "each further one waits"
+    );
+    let start = tokio::time::Instant::now();
+    assert_eq!(refused(&stage, "token-wrong").await, 13);
+    assert!(
+        start.elapsed() < Duration::from_secs(1),
+        "the right token does not wait"
+    );
+}
+
+#[tokio::test]
+async fn records_are_found_by_what_an_operator_knows() {
+    let stage = stage::open().await;
+    let doubted = stage.doubt("order-7").await.to_string();
+    let done = stage.complete("order-8", b"charged").await.to_string();
+    let cases = [
+        ("/records?key=order-7", Some(&doubted), Some(&done)),
+        ("/records?key=order-9", None, Some(&done)),
+        ("/records?state=completed", Some(&done), Some(&doubted)),
+        (
+            "/records?state=&operation=&older_than=1h",
+            None,
+            Some(&done),
+        ),
+        ("/unknown", Some(&doubted), Some(&done)),
+    ];
+    for (path, shown, hidden) in cases {
+        let page = get(&stage, path, "").await;
+        assert_eq!(page.status, 200, "{path}");
+        let has = |id: &String| page.text.contains(&format!("/records/{id}"));
+        assert!(shown.is_none_or(has), "{path} does not show {shown:?}");
+        assert!(!hidden.is_some_and(has), "{path} shows {hidden:?}");
+    }
+    let found = get(&stage, &format!("/records?id={done}"), "").await;
+    assert_eq!(found.headers["location"], format!("/records/{done}"));
+    for path in [
+        "/records?id=7",
+        "/records?older_than=soon",
+        "/records?after=x",
+        "/records?key=%20%01",
+    ] {
+        let page = get(&stage, path, "").await;
+        assert_eq!(page.status, 200, "{path}");
+        assert!(page.text.contains("notice fail"), "{path} is not explained");
+    }
+    let page = get(&stage, &format!("/records/{done}"), "").await;
+    for part in [
+        "charged",
+        "text/plain",
+        "acknowledged, and not handled again",
+        "Completed: the outcome is stored",
+    ] {
+        assert!(page.text.contains(part), "no {part}");
+    }
+}
