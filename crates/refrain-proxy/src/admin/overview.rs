@@ -27,6 +27,8 @@ pub(super) async fn show(State(admin): State<Arc<Admin>>) -> Json<Value> {
         "ready": reason.is_none(),
         "reason": reason,
         "detail": detail,
+        "version": env!("CARGO_PKG_VERSION"),
+        "store": admin.configuration["store"],
         "uptime_seconds": admin.telemetry.started().elapsed().as_secs(),
         "requests": by_outcome(&totals),
         "waited": totals.waited,
