@@ -172,6 +172,19 @@ async fn a_record_is_found_by_its_request() {
     );
     let (code, _, stderr) = stage.run(&sought).await;
     assert_eq!(code, 1, "found the record of another caller: {stderr}");
+    for words in [
+        "no record of this request without the header authorization",
+        "add --header 'authorization: …'",
+        "refrain records find --key",
+    ] {
+        assert!(stderr.contains(words), "no {words} in {stderr}");
+    }
+    // With the header of another caller, nothing is missing.
+    let by_bob = ["--header", "Authorization: Bearer bob"];
+    let (code, _, stderr) = stage.run(&[&sought[..], &by_bob].concat()).await;
+    assert_eq!(code, 1, "{stderr}");
+    assert!(stderr.contains("there is no record"), "{stderr}");
+    assert!(!stderr.contains("header"), "{stderr}");
     let (code, _, stderr) = stage.run(&["show", "--request", "POST"]).await;
     assert_eq!(code, 2, "{stderr}");
 }
@@ -233,6 +246,17 @@ async fn records_of_a_key_are_found_without_the_credential() {
             &["find", "--key", "order-7", "--scope", "ann"],
             2,
             "NAME=VALUE",
+        ),
+        (
+            &[
+                "find",
+                "--key",
+                "order-7",
+                "--scope",
+                "credential:basic=eve",
+            ],
+            1,
+            "without --scope",
         ),
         (&["find"], 2, "--key"),
     ] {
