@@ -74,6 +74,15 @@ impl RequestError {
         }
     }
 
+    /// Whether the same request may succeed later.
+    pub(crate) fn is_temporary(&self) -> bool {
+        match self {
+            Self::Usage(_) => false,
+            Self::Unreachable(_) => true,
+            Self::Refused { status, .. } => status.is_server_error(),
+        }
+    }
+
     pub(crate) fn json(&self) -> Value {
         match self {
             Self::Usage(error) | Self::Unreachable(error) => json!({ "error": error }),
@@ -141,6 +150,11 @@ impl Client {
         })
     }
 
+    /// The address that it sends to, without a password.
+    pub(crate) fn address(&self) -> String {
+        redacted(&self.address)
+    }
+
     pub(crate) async fn get(&self, path: &str) -> Result<Value, RequestError> {
         self.send_request(Method::GET, path, None).await
     }
@@ -170,7 +184,10 @@ impl Client {
             (true, Some(answer)) => Ok(answer),
             (false, Some(answer)) if answer["error"].is_string() => {
                 let text = |name: &str| answer[name].as_str().unwrap_or_default().to_owned();
-                let (error, fix) = (text("error"), text("fix"));
+                let (error, fix) = match status {
+                    StatusCode::UNAUTHORIZED => self.unauthorized(),
+                    _ => (text("error"), text("fix")),
+                };
                 Err(RequestError::Refused { status, error, fix })
             }
             _ => {
@@ -216,6 +233,21 @@ impl Client {
         let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
         let body = body.map_err(|error| anyhow::anyhow!("{error}"))?;
         Ok((head.status, body.to_bytes()))
+    }
+
+    /// What is wrong with the token, and how to set it.
+    fn unauthorized(&self) -> (String, String) {
+        let (name, command) = (self.place.name, self.place.command);
+        let address = redacted(&self.address);
+        let error = match self.token {
+            None => format!("the {name} {address} requires a token, and none is set"),
+            Some(_) => format!("the {name} {address} rejects the token"),
+        };
+        let fix = format!(
+            "set REFRAIN_ADMIN_TOKEN to the token of `{command}`, or REFRAIN_ADMIN_TOKEN_FILE to a file that contains it, \
+             or pass --token TOKEN"
+        );
+        (error, fix)
     }
 
     fn unreachable(&self, why: &str) -> RequestError {

@@ -24,6 +24,7 @@ mod relay;
 mod settings;
 mod skill;
 mod store;
+mod top;
 mod work;
 
 // The developer tools. A build without them has the same commands, which print how to rebuild.
@@ -85,6 +86,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
   refrain migrate --store postgres://app@db/app
                                         create the tables of a store on PostgreSQL
   refrain records list                  list the records of a running proxy
+  refrain top                           watch a running proxy in the terminal
   refrain audit verify                  verify that the audit log was not changed
   refrain migrate --receipts --print    print the table of receipts, for exactly-once
   refrain skill install .claude/skills  install the skill for an assistant
@@ -114,6 +116,7 @@ enum Command {
     Store(store::Args),
     Migrate(migrate::Args),
     Records(records::Args),
+    Top(top::Args),
     Audit(audit::Args),
     Skill(skill::Args),
     Mcp(mcp::Args),
@@ -144,6 +147,7 @@ fn main() -> ExitCode {
         Command::Store(args) => store::run(&args),
         Command::Migrate(args) => migrate::run(&args),
         Command::Records(args) => records::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Audit(args) => audit::run(&args),
         Command::Skill(args) => skill::run(&args),
         Command::Mcp(args) => mcp::run(&args),

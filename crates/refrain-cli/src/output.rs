@@ -28,3 +28,17 @@ pub(crate) fn counted(count: usize, thing: &str) -> String {
         count => format!("{count} {thing}s"),
     }
 }
+
+/// Escapes control characters, except those that are `kept`, and marks that reverse the direction of text,
+/// so that text from a server or a client cannot control the terminal.
+pub(crate) fn harmless(text: &str, kept: &[char]) -> String {
+    let is_direction = |char| matches!(char, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let mut shown = String::with_capacity(text.len());
+    for char in text.chars() {
+        match (char.is_control() || is_direction(char)) && !kept.contains(&char) {
+            true => shown.extend(char.escape_default()),
+            false => shown.push(char),
+        }
+    }
+    shown
+}

@@ -308,16 +308,25 @@ impl Args {
             true => say(format_args!("{:#}", json!({ "records": all }))),
             false => print::rows(&all, true),
         }
-        match all.is_empty() {
-            true => Err(RequestError::Refused {
-                status: StatusCode::NOT_FOUND,
-                error: "no record has this key".into(),
-                fix: "it was never used, was released without effect, or is no longer remembered; \
-                      records of earlier releases are found with `refrain records show --request`"
-                    .into(),
-            }),
-            false => Ok(()),
+        if !all.is_empty() {
+            return Ok(());
         }
+        let (error, fix) = match find.scope.is_empty() {
+            true => (
+                "no record has this key",
+                "it was never used, was released without effect, or is no longer remembered; \
+                 records of earlier releases are found with `refrain records show --request`",
+            ),
+            false => (
+                "no record has this key in this scope",
+                "check the parts of the scope and their order, or search all scopes without --scope",
+            ),
+        };
+        Err(RequestError::Refused {
+            status: StatusCode::NOT_FOUND,
+            error: error.into(),
+            fix: fix.into(),
+        })
     }
 }
 
@@ -406,8 +415,30 @@ async fn id_of(client: &Client, sought: &Sought) -> Result<String, RequestError>
         asked["body"] = body.into();
     }
     let found = client.post("/api/find", &asked).await?;
+    let missing = found["missing_headers"].as_array();
+    let missing: Vec<_> = missing.into_iter().flatten().collect();
+    if found["state"].is_null() && !missing.is_empty() {
+        return Err(no_record_without(&missing, &found));
+    }
     let id = found["id"].as_str().unwrap_or_default();
     Ok(checked(id)?.to_owned())
+}
+
+/// The request has no record as it was given, because headers of its scope are missing.
+fn no_record_without(headers: &[&Value], found: &Value) -> RequestError {
+    let names: Vec<_> = headers.iter().map(|name| print::value_text(name)).collect();
+    let flags = names.iter().map(|name| format!("--header '{name}: …'"));
+    let flags = flags.collect::<Vec<_>>().join(" ");
+    let (names, operation) = (names.join(", "), print::value_text(&found["operation"]));
+    RequestError::Refused {
+        status: StatusCode::NOT_FOUND,
+        error: format!(
+            "there is no record of this request without the header {names}, by which `{operation}` tells callers apart"
+        ),
+        fix: format!(
+            "add {flags} as the client sent it, or search all callers with `refrain records find --key KEY`"
+        ),
+    }
 }
 
 /// Adds the operator's name, if one is given.

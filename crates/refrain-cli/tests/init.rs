@@ -1,24 +1,16 @@
 //! `refrain init` on a real terminal: a user answers questions, stops half-way, resumes, and gets a valid policy.
 
-#![allow(clippy::disallowed_methods, reason = "a real terminal needs real time")]
+mod support;
 
 use std::{
-    fs::{self, File},
-    io::{Read as _, Write as _},
+    fs,
     path::Path,
-    process::{Child, Command, Output, Stdio},
-    sync::{Arc, Mutex},
-    thread::{self, JoinHandle},
-    time::{Duration, Instant},
+    process::{Command, Output, Stdio},
 };
 
-use rustix::{
-    pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
-    termios::{Winsize, tcsetwinsize},
-};
+use support::Terminal;
 
 const REFRAIN: &str = env!("CARGO_BIN_EXE_refrain");
-const PATIENCE: Duration = Duration::from_secs(60);
 const ENTER: &[u8] = b"\r";
 const DOWN: &[u8] = b"\x1b[B";
 const CTRL_C: &[u8] = b"\x03";
@@ -45,108 +37,17 @@ paths:
       responses: {'200': {description: The order}}
 ";
 
-/// A command running on a terminal.
-struct Terminal {
-    child: Child,
-    keys: File,
-    seen: Arc<Mutex<String>>,
-    /// Ends when all output of the command is in `seen`.
-    reading: JoinHandle<()>,
-    /// Offset in `seen` up to which the output was searched.
-    read: usize,
+/// Starts `refrain init` on a terminal.
+fn start(folder: &Path, arguments: &[&str]) -> Terminal {
+    let mut command = Command::new(REFRAIN);
+    command.arg("init").args(arguments).current_dir(folder);
+    Terminal::start(command)
 }
 
-impl Terminal {
-    fn start(folder: &Path, arguments: &[&str]) -> Self {
-        let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
-        grantpt(&ours).unwrap();
-        unlockpt(&ours).unwrap();
-        let size = Winsize {
-            ws_row: 40,
-            ws_col: 120,
-            ws_xpixel: 0,
-            ws_ypixel: 0,
-        };
-        tcsetwinsize(&ours, size).unwrap();
-        let name = ptsname(&ours, Vec::new()).unwrap().into_string().unwrap();
-        let theirs = File::options().read(true).write(true).open(name).unwrap();
-        let child = Command::new(REFRAIN)
-            .arg("init")
-            .args(arguments)
-            .current_dir(folder)
-            .env("TERM", "xterm")
-            .stdin(theirs.try_clone().unwrap())
-            .stdout(theirs.try_clone().unwrap())
-            .stderr(theirs)
-            .spawn()
-            .unwrap();
-        let keys = File::from(ours);
-        let mut screen = keys.try_clone().unwrap();
-        let seen = Arc::new(Mutex::new(String::new()));
-        let shown = seen.clone();
-        let reading = thread::spawn(move || {
-            let mut bytes = [0; 4096];
-            // Reading fails when the command exits, because its terminal is closed.
-            while let Ok(len @ 1..) = screen.read(&mut bytes) {
-                let text = String::from_utf8_lossy(&bytes[..len]);
-                shown.lock().unwrap().push_str(&text);
-            }
-        });
-        Self {
-            child,
-            keys,
-            seen,
-            reading,
-            read: 0,
-        }
-    }
-
-    /// Waits until this text is on the screen, after the text that was waited for before.
-    fn see(&mut self, text: &str) {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            let seen = self.seen.lock().unwrap().clone();
-            if let Some(at) = seen[self.read..].find(text) {
-                self.read += at + text.len();
-                return;
-            }
-            assert!(
-                Instant::now() < end,
-                "`{text}` is not on the screen: {seen}"
-            );
-            thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    fn press(&mut self, keys: &[u8]) {
-        self.keys.write_all(keys).unwrap();
-    }
-
-    /// Waits for a question and accepts its default.
-    fn accept(&mut self, question: &str) {
-        self.see(question);
-        self.press(ENTER);
-    }
-
-    fn end(mut self) -> (Option<i32>, String) {
-        let end = Instant::now() + PATIENCE;
-        let status = loop {
-            match self.child.try_wait().unwrap() {
-                Some(status) => break status,
-                None if Instant::now() < end => thread::sleep(Duration::from_millis(20)),
-                None => {
-                    self.child.kill().unwrap();
-                    panic!(
-                        "the command does not exit; on the screen: {}",
-                        self.seen.lock().unwrap()
-                    );
-                }
-            }
-        };
-        self.reading.join().unwrap();
-        let seen = self.seen.lock().unwrap().clone();
-        (status.code(), seen)
-    }
+/// Waits for a question and accepts its default.
+fn accept(terminal: &mut Terminal, question: &str) {
+    terminal.see(question);
+    terminal.press(ENTER);
 }
 
 fn project() -> tempfile::TempDir {
@@ -188,12 +89,12 @@ const QUESTIONS: [&str; 7] = [
 #[test]
 fn the_six_stages_end_in_a_policy_that_works() {
     let folder = project();
-    let mut terminal = Terminal::start(folder.path(), &[]);
+    let mut terminal = start(folder.path(), &[]);
     terminal.see("1 of 6");
     terminal.see("2 operations: 1 read, 1 monetary");
     QUESTIONS
         .iter()
-        .for_each(|question| terminal.accept(question));
+        .for_each(|question| accept(&mut terminal, question));
     terminal.see("6 of 6");
     let (code, seen) = terminal.end();
     assert_eq!(code, Some(0), "{seen}");
@@ -207,10 +108,10 @@ fn the_six_stages_end_in_a_policy_that_works() {
 #[test]
 fn defaults_without_a_terminal_are_the_defaults_on_one() {
     let (typed, taken) = (project(), project());
-    let mut terminal = Terminal::start(typed.path(), &[]);
+    let mut terminal = start(typed.path(), &[]);
     QUESTIONS
         .iter()
-        .for_each(|question| terminal.accept(question));
+        .for_each(|question| accept(&mut terminal, question));
     assert_eq!(terminal.end().0, Some(0));
     let output = refrain(taken.path(), &["init", "--yes", "--json"]);
     assert!(output.status.success(), "{output:?}");
@@ -223,9 +124,9 @@ fn defaults_without_a_terminal_are_the_defaults_on_one() {
 #[test]
 fn stopping_loses_nothing() {
     let folder = project();
-    let mut terminal = Terminal::start(folder.path(), &[]);
-    terminal.accept(QUESTIONS[0]);
-    terminal.accept(QUESTIONS[1]);
+    let mut terminal = start(folder.path(), &[]);
+    accept(&mut terminal, QUESTIONS[0]);
+    accept(&mut terminal, QUESTIONS[1]);
     terminal.see(QUESTIONS[2]);
     terminal.press(DOWN);
     terminal.press(ENTER);
@@ -238,12 +139,12 @@ fn stopping_loses_nothing() {
     assert!(seen.contains("Your answers are kept"), "{seen}");
     assert!(!folder.path().join("refrain.toml").exists());
 
-    let mut terminal = Terminal::start(folder.path(), &[]);
+    let mut terminal = start(folder.path(), &[]);
     terminal.see("Resuming with 3 answers from an earlier run");
-    terminal.accept("The address of postgres?");
+    accept(&mut terminal, "The address of postgres?");
     QUESTIONS[3..]
         .iter()
-        .for_each(|question| terminal.accept(question));
+        .for_each(|question| accept(&mut terminal, question));
     let (code, seen) = terminal.end();
     assert_eq!(code, Some(0), "{seen}");
     assert!(!seen.contains(QUESTIONS[0]), "{seen}");
@@ -290,7 +191,7 @@ fn operator_decisions_survive_the_next_plan() {
     assert!(before.contains("# unsure ("), "{before}");
     assert!(before.contains("class = \"monetary\""), "{before}");
     // The policy exists and lacks only the class that the plan is unsure of.
-    let mut terminal = Terminal::start(folder.path(), &[]);
+    let mut terminal = start(folder.path(), &[]);
     terminal.see("(1 of 1) What does POST /carts/{id}/checkout do?");
     terminal.press(b"\x1b[A");
     terminal.press(ENTER);
@@ -311,7 +212,7 @@ fn operator_decisions_survive_the_next_plan() {
     assert!(again.status.success(), "{again:?}");
     assert_eq!(check_policy(folder.path()), decided);
     // No question is left.
-    let (code, seen) = Terminal::start(folder.path(), &[]).end();
+    let (code, seen) = start(folder.path(), &[]).end();
     assert_eq!(code, Some(0), "{seen}");
     assert_eq!(check_policy(folder.path()), decided);
 }
@@ -333,7 +234,7 @@ fn a_policy_that_is_there_is_not_contradicted() {
     let without = policy.replace("retention = \"24h\"\n", "");
     assert_ne!(policy, without);
     fs::write(&file, &without).unwrap();
-    let mut terminal = Terminal::start(folder.path(), &[]);
+    let mut terminal = start(folder.path(), &[]);
     terminal.see(QUESTIONS[3]);
     terminal.press(DOWN);
     terminal.press(ENTER);

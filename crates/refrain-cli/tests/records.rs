@@ -172,6 +172,19 @@ async fn a_record_is_found_by_its_request() {
     );
     let (code, _, stderr) = stage.run(&sought).await;
     assert_eq!(code, 1, "found the record of another caller: {stderr}");
+    for words in [
+        "no record of this request without the header authorization",
+        "add --header 'authorization: …'",
+        "refrain records find --key",
+    ] {
+        assert!(stderr.contains(words), "no {words} in {stderr}");
+    }
+    // With the header of another caller, nothing is missing.
+    let by_bob = ["--header", "Authorization: Bearer bob"];
+    let (code, _, stderr) = stage.run(&[&sought[..], &by_bob].concat()).await;
+    assert_eq!(code, 1, "{stderr}");
+    assert!(stderr.contains("there is no record"), "{stderr}");
+    assert!(!stderr.contains("header"), "{stderr}");
     let (code, _, stderr) = stage.run(&["show", "--request", "POST"]).await;
     assert_eq!(code, 2, "{stderr}");
 }
@@ -233,6 +246,17 @@ async fn records_of_a_key_are_found_without_the_credential() {
             &["find", "--key", "order-7", "--scope", "ann"],
             2,
             "NAME=VALUE",
+        ),
+        (
+            &[
+                "find",
+                "--key",
+                "order-7",
+                "--scope",
+                "credential:basic=eve",
+            ],
+            1,
+            "without --scope",
         ),
         (&["find"], 2, "--key"),
     ] {
@@ -545,8 +569,38 @@ async fn the_token_comes_from_the_flag_the_environment_or_a_file() {
         let variables = [&[admin][..], variables].concat();
         let (code, _, stderr) = run(&[&["list"], args].concat(), &variables).await;
         assert_eq!(code, expected, "{args:?} {variables:?} {stderr}");
-        let names_it = stderr.contains("oken") || stderr.contains("TOKEN");
-        assert_eq!(names_it, expected != 0, "{stderr}");
+        assert!(!stderr.contains("sesame"), "{stderr}");
+        assert_eq!(
+            stderr.contains("REFRAIN_ADMIN_TOKEN"),
+            expected != 0,
+            "{stderr}"
+        );
+    }
+}
+
+/// Without a token, and with a wrong one, the message names what to set: it is not the same mistake.
+#[tokio::test]
+async fn a_missing_and_a_wrong_token_have_their_own_messages() {
+    let stage = open(Some("sesame")).await;
+    let admin = [("REFRAIN_ADMIN", stage.url.as_str())];
+    for (args, words) in [
+        (&["list"][..], "requires a token, and none is set"),
+        (&["list", "--token", "open"], "rejects the token"),
+        (
+            &["find", "--key", "order-7"],
+            "requires a token, and none is set",
+        ),
+    ] {
+        let (code, stdout, stderr) = run(args, &admin).await;
+        assert_eq!((code, stdout.as_str()), (2, ""), "{stderr}");
+        for part in [
+            words,
+            "set REFRAIN_ADMIN_TOKEN",
+            "--token",
+            stage.url.as_str(),
+        ] {
+            assert!(stderr.contains(part), "no {part} in {stderr}");
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use refrain::policy::schemes::brokers;
 #[test]
 fn the_command_explains_itself() {
     let version = concat!("refrain ", env!("CARGO_PKG_VERSION"));
-    let cases: [(&[&str], i32, &[&str]); 16] = [
+    let cases: [(&[&str], i32, &[&str]); 17] = [
         (
             &["--help"],
             0,
@@ -43,6 +43,11 @@ fn the_command_explains_itself() {
             &["records", "--help"],
             0,
             &["list ", "show ", "resolve ", "erase ", "Examples:"],
+        ),
+        (
+            &["top", "--help"],
+            0,
+            &["--once", "--json", "--interval", "Examples:", "Keys:"],
         ),
         (&[], 2, &["Usage: refrain"]),
         (&["proxi"], 2, &["unrecognized subcommand 'proxi'"]),

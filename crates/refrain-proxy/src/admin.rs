@@ -37,13 +37,16 @@ use refrain::http::RefrainLayer;
 use tokio::net::TcpListener;
 
 pub(crate) mod access;
+mod census;
+mod durations;
+pub(crate) use durations::{BucketCounts, quantile};
 pub(crate) mod health;
 mod listen;
 pub use listen::serve as serve_routes;
 
 mod metrics;
 pub use metrics::Metrics;
-pub(crate) use metrics::{BucketCounts, SpanCounts, UpstreamErrors, quantile};
+pub(crate) use metrics::{SpanCounts, UpstreamErrors};
 
 pub(crate) mod operations;
 pub(crate) mod overview;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use refrain::policy::units::Span;
 use serde_json::Value;
 
-use crate::output::say;
+use crate::output::{harmless, say};
 
 /// Prints records as rows of a table, with a heading before the first.
 pub(super) fn rows(records: &[Value], is_first: bool) {
@@ -135,7 +135,7 @@ pub(super) fn record(record: &Value) {
         }
     }
     if let Some(body) = record["body"].as_str().filter(|body| !body.is_empty()) {
-        say(format_args!("\n{}", harmless(body)));
+        say(format_args!("\n{}", harmless(body, &['\n', '\t'])));
     }
     if let Some(body) = record["body_base64"].as_str() {
         say(format_args!("\n(base64) {body}"));
@@ -180,7 +180,7 @@ fn fact(name: &str, value: &Value) {
 pub(super) fn value_text(value: &Value) -> String {
     match value {
         Value::Null => "-".into(),
-        Value::String(text) => harmless(text),
+        Value::String(text) => harmless(text, &['\n', '\t']),
         other => other.to_string(),
     }
 }
@@ -190,13 +190,4 @@ fn span(value: &Value) -> Option<String> {
     let seconds = value.as_f64()?;
     let seconds = Duration::try_from_secs_f64(seconds.ceil()).ok()?;
     Some(Span(seconds).to_string())
-}
-
-/// Escapes control characters, so that text cannot control the terminal.
-fn harmless(text: &str) -> String {
-    let shown = |char: char| match char.is_control() && char != '\n' && char != '\t' {
-        true => char.escape_default().to_string(),
-        false => char.to_string(),
-    };
-    text.chars().map(shown).collect()
 }

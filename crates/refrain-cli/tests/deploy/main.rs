@@ -211,6 +211,7 @@ fn the_dashboard_is_well_formed() {
         "Connections and buffers",
         "Observe mode",
         "Workers",
+        "Operators",
     ] {
         assert!(rows.contains(&row), "no row {row} in {rows:?}");
     }

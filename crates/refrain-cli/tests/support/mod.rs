@@ -10,12 +10,14 @@
 mod client;
 pub(crate) mod http2;
 mod proxy;
+mod terminal;
 mod upstream;
 
 use std::time::Duration;
 
 pub(crate) use client::{Client, HttpResponse, call, get, post, request, request_json, request_to};
 pub(crate) use proxy::{Proxy, Starting};
+pub(crate) use terminal::Terminal;
 pub(crate) use upstream::{AfterResponse, Parked, Seen, Upstream, answer, respond};
 
 /// How long any step may take before the test fails.

@@ -1,21 +1,22 @@
 //! `/api/overview` and `/api/requests`: what the proxy does now, and how it did in the last hour.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc};
 
 use axum::{
     Json,
     extract::{Query, State, rejection::QueryRejection},
 };
-use refrain::{Store as _, store::Census};
+use refrain::store::Census;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
-use super::{Admin, BucketCounts, health, quantile, refusal::Refusal, unknown::UnknownOutcomes};
+use super::{
+    Admin, BucketCounts, census::COUNT_MAX, health, quantile, refusal::Refusal,
+    unknown::UnknownOutcomes,
+};
 use crate::telemetry::{RequestOutcome, Totals};
 
-/// Longest wait for the store's record counts.
-const CENSUS_MAX: Duration = Duration::from_secs(5);
 const LIMIT_DEFAULT: usize = 100;
 
 pub(super) async fn show(State(admin): State<Arc<Admin>>) -> Json<Value> {
@@ -27,6 +28,8 @@ pub(super) async fn show(State(admin): State<Arc<Admin>>) -> Json<Value> {
         "ready": reason.is_none(),
         "reason": reason,
         "detail": detail,
+        "version": env!("CARGO_PKG_VERSION"),
+        "store": admin.configuration["store"],
         "uptime_seconds": admin.telemetry.started().elapsed().as_secs(),
         "requests": by_outcome(&totals),
         "waited": totals.waited,
@@ -44,8 +47,9 @@ pub(super) async fn show(State(admin): State<Arc<Admin>>) -> Json<Value> {
 
 /// The number of records in each state; `None` if the store does not tell in time.
 pub(crate) async fn census(admin: &Admin) -> Option<Census> {
-    let counted = timeout(CENSUS_MAX, admin.layer.engine().store().census()).await;
-    counted.ok()?.ok()
+    let cache = admin.telemetry.metrics().census();
+    let store = admin.layer.engine().store();
+    cache.get(store, Instant::now() + COUNT_MAX).await
 }
 
 fn by_outcome(totals: &Totals) -> BTreeMap<&'static str, u64> {
@@ -90,7 +94,7 @@ pub(crate) async fn unknown_outcomes(
 ) -> Option<Arc<UnknownOutcomes>> {
     let (store, policy) = (admin.layer.engine().store(), admin.layer.policy());
     let cache = admin.telemetry.metrics().unknown();
-    let deadline = Instant::now() + CENSUS_MAX;
+    let deadline = Instant::now() + COUNT_MAX;
     cache.get(store, policy, &census?, deadline).await
 }
 

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, Request, StatusCode, Uri, header, request::Parts};
 use refrain::{
     Key, Receipts as _, RecordId, Scope, Store as _,
+    key::ScopePart,
     policy::units,
     record::KeyDigest,
     store::{self, LIST_MAX, Reading, StateName},
@@ -24,6 +25,8 @@ use super::{Admin, refusal::Refusal, view};
 
 /// Most records that are in memory at a time, because each comes with its outcome.
 const PAGE_MAX: u32 = 16;
+/// The same for records without an outcome: a store may read all its records for each page.
+const BARE_PAGE_MAX: u32 = 250;
 const LIMIT_DEFAULT: u32 = 100;
 
 pub(super) type AdminResult = Result<Json<Value>, Refusal>;
@@ -84,10 +87,16 @@ pub(crate) async fn list_as<T>(
     shown: impl Fn(&Reading) -> T,
 ) -> Result<(Vec<T>, Option<RecordId>), Refusal> {
     let limit = query.limit;
+    let page_max = match query.state {
+        Some(StateName::InFlight | StateName::Indeterminate | StateName::Tombstone) => {
+            BARE_PAGE_MAX
+        }
+        Some(StateName::Completed) | None => PAGE_MAX,
+    };
     let mut records = Vec::new();
     while records.len() < limit as usize {
         let left = limit - records.len() as u32;
-        query.limit = left.min(PAGE_MAX);
+        query.limit = left.min(page_max);
         let page = admin.layer.engine().store().list(&query).await?;
         records.extend(page.readings.iter().map(&shown));
         query.after = page.next;
@@ -172,7 +181,23 @@ pub(super) async fn find(
         "id": located.record.to_string(),
         "operation": located.operation,
         "state": state,
+        "missing_headers": missing_headers(&admin, &located.operation, &head),
     })))
+}
+
+/// The headers that are part of the operation's scope and that the request does not have.
+/// A request without them has another record than one with them.
+fn missing_headers(admin: &Admin, operation: &str, head: &Parts) -> Vec<String> {
+    let mut operations = admin.layer.policy().operations();
+    let found = operations.find(|it| it.name == operation);
+    let parts = found.into_iter().flat_map(|it| &it.scope);
+    let names = parts.filter_map(|part| match part {
+        ScopePart::Credential => Some("authorization"),
+        ScopePart::Header(name) => Some(name.as_str()),
+        _ => None,
+    });
+    let is_missing = |name: &&str| !head.headers.contains_key(*name);
+    names.filter(is_missing).map(String::from).collect()
 }
 
 /// Lists the records of a key: in one scope, or in all of them.

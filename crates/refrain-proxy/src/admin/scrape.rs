@@ -3,7 +3,6 @@
 use std::{
     fmt,
     sync::{Arc, atomic::AtomicU64},
-    time::Duration,
 };
 
 use axum::{
@@ -18,15 +17,11 @@ use prometheus_client::{
     registry::Registry,
 };
 use refrain::{
-    AuditLog, Engine, Store as _, engine::Count, http::RefrainLayer, receipts::Standing,
-    store::Census,
+    AuditLog, Engine, engine::Count, http::RefrainLayer, receipts::Standing, store::Census,
 };
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
-use super::{Admin, refusal::Refusal, unknown::UnknownOutcomes, worker_metrics};
-
-/// Longest time in which the store is read; the other metrics are served without what it holds.
-const STORE_MAX: Duration = Duration::from_secs(5);
+use super::{Admin, census::COUNT_MAX, refusal::Refusal, unknown::UnknownOutcomes, worker_metrics};
 
 /// What the metrics say about the records of the store; `None` if the store did not respond.
 #[derive(Default)]
@@ -63,17 +58,13 @@ pub(super) async fn metrics(State(admin): State<Arc<Admin>>) -> Response {
 
 impl StoreState {
     async fn read(admin: &Admin) -> Self {
-        let deadline = Instant::now() + STORE_MAX;
+        let deadline = Instant::now() + COUNT_MAX;
         let (store, policy) = (admin.layer.engine().store(), admin.layer.policy());
-        let census = match timeout_at(deadline, store.census()).await {
-            Ok(Ok(census)) => census,
-            Ok(Err(error)) => {
-                tracing::warn!(%error, "cannot count the records of the store");
-                return Self::default();
-            }
-            Err(_) => return Self::default(),
+        let metrics = admin.telemetry.metrics();
+        let Some(census) = metrics.census().get(store, deadline).await else {
+            return Self::default();
         };
-        let unknown = admin.telemetry.metrics().unknown();
+        let unknown = metrics.unknown();
         let unknown = unknown.get(store, policy, &census, deadline).await;
         Self {
             census: Some(census),
