@@ -46,7 +46,7 @@ pub use listen::serve as serve_routes;
 
 mod metrics;
 pub use metrics::Metrics;
-pub(crate) use metrics::{SpanCounts, UpstreamErrors};
+pub(crate) use metrics::UpstreamErrors;
 
 pub(crate) mod operations;
 pub(crate) mod overview;

@@ -15,12 +15,14 @@ use refrain::{
 use tokio::time::Instant;
 
 mod access_log;
+mod counts;
 mod rates;
 mod recent;
 
 #[cfg_attr(not(feature = "otel"), path = "telemetry/traces_off.rs")]
 mod traces;
 
+pub(crate) use counts::TelemetryCounts;
 pub(crate) use rates::Totals;
 pub use rates::{RateHistory, RateSample};
 pub use recent::{RecentRequests, RequestSummary};
@@ -87,7 +89,7 @@ impl Telemetry {
     /// # Errors
     /// If the file cannot be opened or is not a regular file; the message names it and the fix.
     pub fn open_access_log(&self, settings: &AccessLogSettings) -> io::Result<()> {
-        let dropped = self.metrics.access_log_dropped().clone();
+        let dropped = self.metrics.telemetry().access_log_dropped.clone();
         let _ = self.access_log.set(AccessLog::open(settings, dropped)?);
         Ok(())
     }
@@ -99,7 +101,7 @@ impl Telemetry {
     /// If the URL of the collector is invalid, or needs TLS and this machine trusts no certificate authority.
     #[cfg(feature = "otel")]
     pub fn trace(&self, options: TraceOptions, store: refrain::store::AnyStore) -> io::Result<()> {
-        let counts = self.metrics.span_counts().clone();
+        let counts = self.metrics.telemetry().clone();
         let _ = self.tracer.set(Tracer::start(options, store, counts)?);
         Ok(())
     }

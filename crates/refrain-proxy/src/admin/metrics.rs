@@ -24,7 +24,7 @@ use refrain::{
 use super::{census::CensusCache, durations::Durations, unknown::UnknownCache};
 use crate::{
     descriptors::Connections,
-    telemetry::{RequestOutcome, Totals},
+    telemetry::{RequestOutcome, TelemetryCounts, Totals},
 };
 
 /// Problem codes of refused heads.
@@ -82,16 +82,7 @@ pub struct Metrics {
     census: CensusCache,
     unknown: UnknownCache,
     refused_access: RefusedAccess,
-    /// Lines of the access log that were dropped.
-    access_log_dropped: Counter,
-    spans: SpanCounts,
-}
-
-/// Counters of the spans of traces.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct SpanCounts {
-    pub(crate) exported: Counter,
-    pub(crate) dropped: Counter,
+    telemetry: TelemetryCounts,
 }
 
 /// Class of the status of a response.
@@ -208,15 +199,7 @@ impl Metrics {
         for reason in ACCESS_REFUSALS {
             drop(refused_access.get_or_create(&[("reason", reason)]));
         }
-        let access_log_dropped = Counter::default();
-        let help =
-            "Lines of the access log that were dropped, because they could not be written in time";
-        registry.register("access_log_dropped", help, access_log_dropped.clone());
-        let spans = SpanCounts::default();
-        let help = "Spans that the collector of traces accepted";
-        registry.register("spans_exported", help, spans.exported.clone());
-        let help = "Spans that were dropped, because the collector did not accept them in time";
-        registry.register("spans_dropped", help, spans.dropped.clone());
+        let telemetry = TelemetryCounts::registered(&mut registry);
         let decisions = || Decision::ALL.iter().map(|_| OnceLock::new()).collect();
         let operations = policy.operations();
         let operations = operations.map(|operation| (operation.name.clone(), decisions()));
@@ -229,8 +212,7 @@ impl Metrics {
             unmatched,
             upstream_errors,
             refused_access,
-            access_log_dropped,
-            spans,
+            telemetry,
             registry,
             requests,
             request_durations,
@@ -257,15 +239,9 @@ impl Metrics {
         &self.upstream_errors
     }
 
-    /// Counter of dropped lines of the access log, which the log increments.
-    pub(crate) fn access_log_dropped(&self) -> &Counter {
-        &self.access_log_dropped
-    }
-
-    /// Counters of spans, which the exporter of traces increments.
-    #[cfg_attr(not(feature = "otel"), expect(dead_code, reason = "only traces count"))]
-    pub(crate) fn span_counts(&self) -> &SpanCounts {
-        &self.spans
+    /// Counters of the access log and the traces, which they increment.
+    pub(crate) fn telemetry(&self) -> &TelemetryCounts {
+        &self.telemetry
     }
 
     /// Counts since the start, by result.

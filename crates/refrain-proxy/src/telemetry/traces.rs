@@ -39,8 +39,7 @@ use send::Sender;
 mod span;
 use span::{Span, SpanKind, execution_span_id};
 
-use super::RequestOutcome;
-use crate::admin::SpanCounts;
+use super::{RequestOutcome, TelemetryCounts};
 
 /// Maximum time that [`Tracer::close`] waits for the collector.
 const CLOSE_MAX: Duration = Duration::from_secs(5);
@@ -88,7 +87,7 @@ impl Tracer {
     pub(super) fn start(
         options: TraceOptions,
         store: AnyStore,
-        counts: SpanCounts,
+        counts: TelemetryCounts,
     ) -> io::Result<Self> {
         let queue = Arc::new(SpanQueue::new(counts));
         // The product fits: a ratio of 1 saturates.

@@ -262,7 +262,7 @@ async fn fail(task: &Task, mut running: Running, failure: Failure) -> Worked {
         Err(error) if error.kind() == ErrorKind::Unaudited => return unaudited(&error),
         // The engine retries, or the lease lapses with the same effect.
         Err(error) => {
-            crate::log_rarely!(warn, %error, "cannot store the result of a failed message")
+            crate::log_rarely!(warn, %error, "cannot store the result of a failed message");
         }
     }
     if failure.is_rejection {

@@ -56,8 +56,8 @@ impl Exporter {
             let is_accepted = self.deliver(body).await;
             let counts = &self.queue.counts;
             let counter = match is_accepted {
-                true => &counts.exported,
-                false => &counts.dropped,
+                true => &counts.spans_exported,
+                false => &counts.spans_dropped,
             };
             counter.inc_by(spans.len() as u64);
         }
@@ -98,7 +98,7 @@ impl Exporter {
 
     fn note_success(&mut self) {
         if self.is_failing {
-            let (endpoint, dropped) = (&self.endpoint, self.queue.counts.dropped.get());
+            let (endpoint, dropped) = (&self.endpoint, self.queue.counts.spans_dropped.get());
             tracing::warn!(endpoint, dropped, "traces are exported again");
         }
         self.is_failing = false;

@@ -12,7 +12,7 @@ use tokio::{
 };
 
 use super::span::Span;
-use crate::admin::SpanCounts;
+use crate::telemetry::TelemetryCounts;
 
 /// Maximum number of queued spans: about 4 MiB.
 pub(super) const SPANS_MAX: usize = 8_192;
@@ -28,7 +28,7 @@ pub(super) struct SpanQueue {
     /// Notified when there are enough spans for an export.
     has_batch: Notify,
     progress: watch::Sender<Progress>,
-    pub(super) counts: SpanCounts,
+    pub(super) counts: TelemetryCounts,
 }
 
 /// How far the exporter is.
@@ -41,7 +41,7 @@ enum Progress {
 }
 
 impl SpanQueue {
-    pub(super) fn new(counts: SpanCounts) -> Self {
+    pub(super) fn new(counts: TelemetryCounts) -> Self {
         Self {
             spans: Mutex::default(),
             has_batch: Notify::new(),
@@ -59,7 +59,7 @@ impl SpanQueue {
         let mut spans = self.lock();
         if spans.len() >= SPANS_MAX {
             drop(spans);
-            self.counts.dropped.inc();
+            self.counts.spans_dropped.inc();
             return;
         }
         spans.push_back(span);
