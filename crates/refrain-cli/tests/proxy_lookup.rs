@@ -1,4 +1,4 @@
-//! A client behind the proxy lost a response. It must learn what became of its request without sending it again, and
+//! A client behind the proxy lost a response. It must learn the outcome of its request without sending it again, and
 //! only about its own.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]

@@ -24,6 +24,8 @@ use scripted::{Scripted, states};
 
 const ID: RecordId = RecordId([0xAB; 16]);
 
+type Change = fn(&mut Operation);
+
 /// The request that the dead process was executing.
 #[derive(Clone, Copy)]
 struct Left {
@@ -129,7 +131,7 @@ async fn what_is_not_kept_is_not_guessed() {
         key: "order 7",
         ..ANONYMOUS
     };
-    let cases: [(&str, Left, fn(&mut Operation)); 7] = [
+    let cases: [(&str, Left, Change); 7] = [
         ("the client had a credential", with_credential, |_| {}),
         ("the scope has a header that is not kept", ANONYMOUS, |it| {
             it.scope = vec!["header:x-tenant".parse().unwrap()];
