@@ -112,8 +112,9 @@ async fn postgres_counts_one_queue_with_and_without_groups() {
 
 /// Removes the messages of a test from the table.
 async fn remove(queue: &str) {
-    let connecting = tokio_postgres::connect(&postgres_url(), tokio_postgres::NoTls);
-    let (client, connection) = connecting.await.unwrap();
+    let url = postgres_url();
+    let connected = tokio_postgres::connect(&url, tokio_postgres::NoTls).await;
+    let (client, connection) = connected.unwrap();
     tokio::spawn(connection);
     let delete = "DELETE FROM refrain_queue WHERE queue LIKE $1 || '%'";
     client.execute(delete, &[&queue]).await.unwrap();

@@ -143,7 +143,7 @@ impl RunningWorkers {
         if let Err(error) = worker.begin_redrive() {
             return Some(Err(error));
         }
-        // A task of its own: if the caller no longer waits, the redrive ends in order all the same.
+        // A task of its own: if the caller no longer waits, the redrive ends in order anyway.
         let running = tokio::spawn(worker.clone().run_redrive(order));
         let ended = timeout(REDRIVE_WAIT_MAX, running).await;
         Some(match ended {
