@@ -86,7 +86,7 @@ pub(super) fn readiness(trouble: Option<(&'static str, String)>) -> Markup {
         None => notice(
             "pass",
             "Ready",
-            &html! { p { "Store and audit log work, and new claims are accepted." } },
+            &html! { p { "The store works and accepts new claims, and the audit log can be written." } },
         ),
         Some((reason, detail)) => {
             let what = match reason {
@@ -99,6 +99,7 @@ pub(super) fn readiness(trouble: Option<(&'static str, String)>) -> Markup {
                 "claims" => {
                     "The store accepts no new claims, so new requests are refused. Duplicates still get their outcomes."
                 }
+                "broker" => "Workers get no messages.",
                 _ => "The store does not work, so guarded requests are refused.",
             };
             let contents = html! { p { (what) } p { code { (reason) } ": " (detail) } };
