@@ -13,10 +13,24 @@ use std::{
     fs,
     net::SocketAddr,
     path::Path,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use browser::Browser;
+use refrain::{
+    Engine, Policy,
+    consume::{DEAD_LAST_FAILURE, DEAD_REASON, DEAD_RECORDS, DEAD_SOURCE, DeadLetter, Message},
+    engine::OperatorAction,
+    http::RefrainLayer,
+    store::{AnyStore, Memory},
+};
+use refrain_proxy::{
+    admin::{self, Admin, Metrics, RedriveStatus, WorkerStatus, Workers, WorkersFuture},
+    telemetry::Telemetry,
+};
 use serde_json::{Value, json};
 use support::{AfterResponse, Proxy, Starting, Upstream, answer, call, request, until};
 
@@ -364,4 +378,112 @@ fn nothing_that_clients_and_services_send_runs_in_the_page() {
         );
     }
     assert!(text(&mut browser, "main").contains("Settled"));
+}
+
+/// A worker with a hostile name, whose last message failed with a hostile text.
+#[derive(Debug, Default)]
+struct HostileWorkers(Mutex<Vec<String>>);
+
+impl Workers for HostileWorkers {
+    fn list(&self) -> WorkersFuture<'_, Vec<WorkerStatus>> {
+        let text = || HOSTILE.to_owned();
+        let status = WorkerStatus {
+            name: text(),
+            source: text(),
+            queue: text(),
+            deliver: "javascript:window.hit=1".into(),
+            guarantee: "at-least-once".into(),
+            dead_letter: Some(text()),
+            counts: vec![("completed", 41), ("dead-lettered", 1)],
+            lag: Some(7),
+            dead_letters: Some(1),
+            trouble: Some(text()),
+            ..WorkerStatus::default()
+        };
+        Box::pin(async { vec![status] })
+    }
+
+    fn dead_letters<'a>(
+        &'a self,
+        worker: &'a str,
+        _: u32,
+    ) -> WorkersFuture<'a, Option<refrain::Result<Vec<DeadLetter>>>> {
+        let mut message = Message::new("payload");
+        for name in [DEAD_REASON, DEAD_LAST_FAILURE, DEAD_SOURCE, DEAD_RECORDS] {
+            message.headers.push((name.into(), HOSTILE.into()));
+        }
+        let letters = vec![DeadLetter::of(&message, None)];
+        Box::pin(async move { (worker == HOSTILE).then_some(Ok(letters)) })
+    }
+
+    fn redrive<'a>(
+        &'a self,
+        worker: &'a str,
+        at_most: u32,
+        action: OperatorAction<'a>,
+    ) -> WorkersFuture<'a, Option<refrain::Result<RedriveStatus>>> {
+        let said = format!("{at_most} {} {}", action.reason, action.by.unwrap());
+        self.0.lock().unwrap().push(said);
+        let status = RedriveStatus {
+            sent: 1,
+            ..RedriveStatus::default()
+        };
+        Box::pin(async move { (worker == HOSTILE).then_some(Ok(status)) })
+    }
+}
+
+/// Serves the admin listener of a process that only runs workers.
+fn serve_workers(runtime: &tokio::runtime::Runtime, workers: Arc<HostileWorkers>) -> SocketAddr {
+    let policy = Policy::new(Vec::new()).unwrap();
+    let engine = Engine::new(AnyStore::new(Memory::new()));
+    let admin = Admin {
+        telemetry: Telemetry::new(Metrics::new(&policy, "memory:")),
+        layer: RefrainLayer::new(engine, policy),
+        is_draining: Arc::default(),
+        token: None,
+        reader_token: None,
+        configuration: json!({ "workers": [{ "name": HOSTILE }], "store": HOSTILE }),
+        workers: Some(workers),
+    };
+    let listener = runtime
+        .block_on(tokio::net::TcpListener::bind("127.0.0.1:0"))
+        .unwrap();
+    let address = listener.local_addr().unwrap();
+    runtime.spawn(admin::serve(listener, admin, std::future::pending()));
+    address
+}
+
+#[test]
+fn dead_letters_are_redriven_in_the_browser() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let workers = Arc::new(HostileWorkers::default());
+    let admin = serve_workers(&runtime, workers.clone());
+    let mut browser = Browser::start();
+    browser.look(1280, "light");
+    for (name, path) in [
+        ("workers-overview", "/"),
+        ("workers-configuration", "/configuration"),
+        ("workers", "/workers"),
+    ] {
+        check_quiet(&browser.open(&format!("http://{admin}{path}")), admin);
+        inspect(&mut browser, name);
+        assert_eq!(browser.evaluate("typeof window.hit"), "undefined", "{path}");
+    }
+    check_quiet(&click(&mut browser, "main dd a"), admin);
+    inspect(&mut browser, "dead-letters");
+    fill(&mut browser, "#reason", "the target is repaired");
+    fill(&mut browser, "#by", "anna");
+    browser.evaluate("document.querySelector('#sure').click()");
+    check_quiet(&click(&mut browser, "form[action*=redrive] button"), admin);
+    inspect(&mut browser, "redriven");
+    let said = text(&mut browser, "main");
+    assert!(
+        said.contains("1 published again") && said.contains(HOSTILE),
+        "{said}"
+    );
+    assert_eq!(browser.evaluate("typeof window.hit"), "undefined");
+    assert_eq!(
+        *workers.0.lock().unwrap(),
+        ["100 the target is repaired anna"]
+    );
 }

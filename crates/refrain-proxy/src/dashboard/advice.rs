@@ -2,7 +2,7 @@
 
 use axum::{extract::Path, response::Response};
 use http::StatusCode;
-use maud::{Markup, html};
+use maud::{Markup, PreEscaped, html};
 use refrain::{
     Guarantee, Operation,
     http::Code,
@@ -176,11 +176,10 @@ pub(super) async fn problem(desk: Desk, Path(code): Path<String>) -> Result<Resp
         let fix = "open it from a record, or read the reference of problem codes";
         Refusal::new(StatusCode::NOT_FOUND, "there is no such problem code", fix)
     })?;
-    let (title, text) = found.page().split_once('\n').unwrap_or((found.title(), ""));
     let contents = html! {
         p.crumbs { "Problem " code { (found.code()) } }
-        h1 { (title.trim_start_matches(['#', ' '])) }
-        pre.prose tabindex="0" { (text.trim_start()) }
+        // The page is part of this program: nothing in it comes from outside.
+        article.prose { (PreEscaped(found.page_html().unwrap_or_default())) }
     };
     Ok(frame::page(
         &desk,

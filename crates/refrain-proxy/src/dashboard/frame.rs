@@ -214,6 +214,21 @@ pub(super) fn badge(tone: &str, text: &str) -> Markup {
     html! { span class={ "badge " (tone) } { (text) } }
 }
 
+/// A link to a record, as short as `shown`; plain text if it is no identity of a record.
+pub(super) fn record_link(record: &str, shown: usize) -> Markup {
+    let is_id = record.parse::<refrain::RecordId>().is_ok();
+    let short = record
+        .get(..shown)
+        .filter(|short| short.len() < record.len());
+    html! {
+        @if is_id {
+            a.id href={ "/records/" (record) } aria-label={ "Record " (record) } {
+                @match short { Some(short) => { (short) "…" } None => (record) }
+            }
+        } @else { code { (record) } }
+    }
+}
+
 /// A moment in the past: its time, and how long ago.
 pub(super) fn moment(past: &Past, at: Timestamp) -> Markup {
     let text = past.show(at);

@@ -19,7 +19,7 @@ use tokio::{
 
 use super::{
     Desk,
-    frame::{badge, readable},
+    frame::{badge, readable, record_link},
     record::micros,
     visit::Fields,
 };
@@ -162,7 +162,7 @@ fn row(request: &RequestSummary) -> Markup {
             td.number data-name="Took" { (micros(request.total_us)) }
             td data-name="Record" {
                 @if let Some(record) = &request.record {
-                    a.id href={ "/records/" (record) } aria-label={ "Record " (record) } { (record.get(..8).unwrap_or(record)) "…" }
+                    (record_link(record, 8))
                 }
             }
         }

@@ -16,6 +16,7 @@ use super::{
     frame::{self, Section, notice, span},
     live,
     visit::Fields,
+    workers,
 };
 use crate::{
     admin::{Admin, health, overview, unknown::READ_MAX},
@@ -68,6 +69,7 @@ pub(super) async fn show(desk: Desk, Extension(store): Extension<StoreView>, uri
         (readiness(trouble))
         (warnings(&desk.admin))
         (tiles(&desk.admin, counted))
+        (workers::summary(&desk.admin).await)
         @if desk.has_operations() {
             section aria-labelledby="hour" {
                 h2 #hour { "The last hour" }
@@ -84,7 +86,7 @@ pub(super) fn readiness(trouble: Option<(&'static str, String)>) -> Markup {
         None => notice(
             "pass",
             "Ready",
-            &html! { p { "Store and audit log work, and new claims are accepted." } },
+            &html! { p { "The store works and accepts new claims, and the audit log can be written." } },
         ),
         Some((reason, detail)) => {
             let what = match reason {
@@ -97,6 +99,7 @@ pub(super) fn readiness(trouble: Option<(&'static str, String)>) -> Markup {
                 "claims" => {
                     "The store accepts no new claims, so new requests are refused. Duplicates still get their outcomes."
                 }
+                "broker" => "Workers get no messages.",
                 _ => "The store does not work, so guarded requests are refused.",
             };
             let contents = html! { p { (what) } p { code { (reason) } ": " (detail) } };
@@ -122,6 +125,7 @@ fn warnings(admin: &Admin) -> Markup {
 }
 
 fn tiles(admin: &Admin, counted: Counted) -> Markup {
+    let has_operations = admin.layer.policy().operations().next().is_some();
     let totals = admin.telemetry.metrics().totals();
     let count = |outcome: RequestOutcome| totals.outcomes[outcome as usize];
     let prevented = count(RequestOutcome::Replayed) + count(RequestOutcome::Waited);
@@ -130,16 +134,16 @@ fn tiles(admin: &Admin, counted: Counted) -> Markup {
     html! {
         ul.tiles {
             (unknown_tile(counted))
-            li.tile {
+            @if has_operations { li.tile {
                 span.name { "Duplicates prevented" }
                 span.value { (prevented) }
                 span.soft { "since the start, " (uptime) " ago" }
-            }
-            li.tile {
+            } }
+            @if has_operations { li.tile {
                 span.name { "Executed" }
                 span.value { (count(RequestOutcome::Executed)) }
                 span.soft { (count(RequestOutcome::Refused)) " refused, " (count(RequestOutcome::Unknown)) " told that the outcome is unknown" }
-            }
+            } }
             li.tile {
                 span.name { "Running now" }
                 span.value { (admin.layer.engine().running()) }

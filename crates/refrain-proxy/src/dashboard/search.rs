@@ -289,7 +289,8 @@ pub(super) async fn unknown(desk: Desk, uri: Uri) -> Result<Response, Failed> {
         } @else {
             p.soft {
                 (rows.len()) @if rows.len() == 1 { " record" } @else { " records" }
-                @if is_all { ", the oldest first." }
+                @if is_all && rows.len() == 1 { "." }
+                @else if is_all { ", the oldest first." }
                 @else { " on this page, the oldest of them first. Other pages may have older ones." }
             }
             (work_list(&rows))

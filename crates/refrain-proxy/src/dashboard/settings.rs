@@ -8,7 +8,7 @@ use refrain::{
     receipts::Standing,
     store::Guarantees,
 };
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::{
     Desk,
@@ -78,7 +78,7 @@ fn records_query(operation: &str) -> String {
 
 fn mode(mode: Mode) -> Markup {
     match mode {
-        Mode::Enforce => badge("pass", "enforce"),
+        Mode::Enforce => html! { "enforce" },
         Mode::Observe => badge("warn", "observe: nothing is refused"),
     }
 }
@@ -87,7 +87,7 @@ fn force(desk: &Desk, operation: &Operation) -> Markup {
     let promised = operation.terms.guarantee;
     match in_force(operation, witness(&desk.admin, operation)) {
         None => badge("warn", "none"),
-        Some(it) if it == promised => badge("pass", guarantee(it)),
+        Some(it) if it == promised => html! { (guarantee(it)) },
         Some(it) => badge("fail", guarantee(it)),
     }
 }
@@ -174,21 +174,64 @@ fn audit(log: Option<&AuditLog>) -> Markup {
 }
 
 pub(super) async fn configuration(desk: Desk) -> Response {
-    let configuration = &desk.admin.configuration;
-    let pretty = |value: &Value| serde_json::to_string_pretty(value).unwrap_or_default();
     let contents = html! {
         h1 { "Configuration" }
         p.lead { "The settings in force, with the defaults filled in. Secrets are left out." }
-        @match configuration {
-            Value::Object(members) => { @for (name, value) in members {
-                section aria-label=(name) {
-                    h2 { code { (name) } }
-                    pre tabindex="0" aria-label={ "Settings of " (name) } { (pretty(value)) }
-                }
-            } }
-            Value::Null => p.soft { "This process shows no settings." },
-            other => pre tabindex="0" { (pretty(other)) }
+        @match &desk.admin.configuration {
+            Value::Object(members) => (sections(members)),
+            _ => p.soft { "This process shows no settings." },
         }
     };
     frame::page(&desk, Section::Configuration, "Configuration", &contents)
+}
+
+/// The plain settings first, then a section for each table, and for each list of tables.
+fn sections(members: &Map<String, Value>) -> Markup {
+    let is_plain = |value: &Value| match value {
+        Value::Object(_) => false,
+        Value::Array(items) => !items.iter().any(Value::is_object),
+        _ => true,
+    };
+    let (plain, tables): (Vec<_>, Vec<_>) = members.iter().partition(|(_, value)| is_plain(value));
+    html! {
+        section aria-label="Process" { h2 { "Process" } (facts(plain.into_iter())) }
+        @for (name, value) in tables {
+            section aria-label=(name) {
+                h2 { code { (name) } }
+                @match value {
+                    Value::Object(table) => (facts(table.iter())),
+                    Value::Array(items) => @for item in items { (entry(item)) }
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+fn facts<'a>(members: impl Iterator<Item = (&'a String, &'a Value)>) -> Markup {
+    html! { dl.facts { @for (name, value) in members { dt { code { (name) } } dd { (shown(value)) } } } }
+}
+
+/// A table of a list, such as an operation, by its name.
+fn entry(item: &Value) -> Markup {
+    let name = item.get("name").and_then(Value::as_str);
+    html! {
+        details {
+            summary { code { (name.unwrap_or("without a name")) } }
+            @if let Value::Object(members) = item { (facts(members.iter())) }
+        }
+    }
+}
+
+fn shown(value: &Value) -> Markup {
+    match value {
+        Value::Null => html! { span.soft { "not set" } },
+        Value::String(text) => html! { code { (text) } },
+        Value::Array(items) if items.is_empty() => html! { span.soft { "none" } },
+        Value::Array(items) if items.iter().all(Value::is_string) => {
+            let texts: Vec<_> = items.iter().filter_map(Value::as_str).collect();
+            html! { code { (texts.join(", ")) } }
+        }
+        other => html! { code { (other) } },
+    }
 }

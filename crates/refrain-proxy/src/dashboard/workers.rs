@@ -10,11 +10,11 @@ use refrain::consume::DeadLetter;
 
 use super::{
     Desk,
-    frame::{self, Failed, Section, badge, notice, readable, size, span},
+    frame::{self, Failed, Section, badge, notice, readable, record_link, size, span},
     visit::Fields,
 };
 use crate::admin::{
-    RedriveStatus, WorkerStatus,
+    Admin, RedriveStatus, WorkerStatus,
     access::{Access, Role},
     refusal::Refusal,
     workers::{RedriveRequest, letters_of, redrive_letters},
@@ -35,6 +35,43 @@ pub(super) async fn list(desk: Desk) -> Response {
     frame::page(&desk, Section::Workers, "Workers", &contents)
 }
 
+/// The workers in a few words, for the overview; nothing if the process runs none.
+pub(super) async fn summary(admin: &Admin) -> Markup {
+    let workers = match &admin.workers {
+        Some(workers) => workers.list().await,
+        None => return html! {},
+    };
+    html! {
+        section aria-labelledby="workers" {
+            h2 #workers { a href="/workers" { "Workers" } }
+            table.list {
+                caption.unseen { "Workers" }
+                thead { tr {
+                    th scope="col" { "Worker" }
+                    th scope="col" { "State" }
+                    th.number scope="col" { "Waiting (lag)" }
+                    th.number scope="col" { "Being handled" }
+                    th.number scope="col" { "Dead letters" }
+                } }
+                tbody { @for worker in &workers { tr {
+                    td data-name="Worker" { (worker.name) }
+                    td data-name="State" { (state(worker)) }
+                    td.number data-name="Waiting (lag)" { (known(worker.lag)) }
+                    td.number data-name="Being handled" { (worker.in_flight) }
+                    td.number data-name="Dead letters" { (known(worker.dead_letters)) }
+                } } }
+            }
+        }
+    }
+}
+
+fn state(worker: &WorkerStatus) -> Markup {
+    match worker.trouble {
+        None => badge("pass", "running"),
+        Some(_) => badge("fail", "in trouble"),
+    }
+}
+
 fn address(worker: &str) -> String {
     format!("/workers/{}", utf8_percent_encode(worker, NON_ALPHANUMERIC))
 }
@@ -44,10 +81,7 @@ fn card(worker: &WorkerStatus) -> Markup {
         section {
             h2 {
                 (worker.name) " "
-                @match &worker.trouble {
-                    None => (badge("pass", "running")),
-                    Some(_) => (badge("fail", "in trouble")),
-                }
+                (state(worker))
             }
             @if let Some(trouble) = &worker.trouble { (notice("fail", "No message can be handled now", &html! { p { (trouble) } })) }
             div.columns.inner {
@@ -133,7 +167,7 @@ fn table(letters: &[DeadLetter]) -> Markup {
                     }
                 }
                 td data-name="Record" {
-                    @if let Some(record) = &letter.record { a.id href={ "/records/" (record) } { (record) } }
+                    @if let Some(record) = &letter.record { (record_link(record, record.len())) }
                 }
             } } }
         }

@@ -47,6 +47,17 @@ impl Page {
     }
 }
 
+impl Code {
+    /// The contents of the documentation page as HTML, with a heading and without a frame.
+    /// It links to the other pages by their names. `None` if it cannot be rendered, which a test excludes.
+    #[must_use]
+    pub fn page_html(self) -> Option<String> {
+        let is_page = |name: &str| Self::ALL.iter().any(|code| code.code() == name);
+        let (_, content) = html::render(self.page(), is_page).ok()?;
+        Some(content)
+    }
+}
+
 /// The index in Markdown.
 fn index() -> String {
     let mut page = String::from(

@@ -99,16 +99,16 @@ impl<'a> Renderer<'a> {
         let rows = self.take_while(|line| line.starts_with('|'));
         self.html += "<div class=\"table\"><table>\n";
         for (at, row) in rows.iter().enumerate() {
-            let name = match at {
-                0 => "th",
+            let (start, end) = match at {
+                0 => ("<th scope=\"col\">", "</th>"),
                 1 if row.bytes().all(|byte| b"|-: ".contains(&byte)) => continue,
                 1 => return Err(format!("table without a line below its head: `{row}`")),
-                _ => "td",
+                _ => ("<td>", "</td>"),
             };
             self.html += "<tr>";
             for cell in cells(row)? {
                 let cell = self.inline(&cell)?;
-                self.html += &format!("<{name}>{cell}</{name}>");
+                self.html += &format!("{start}{cell}{end}");
             }
             self.html += "</tr>\n";
         }
@@ -289,7 +289,7 @@ mod tests {
             ("1. a\n2. b", "<ol>\n<li>a</li>\n<li>b</li>\n</ol>\n"),
             (
                 "| a | b |\n|---|---|\n| 1 | `x\\|y` |",
-                "<div class=\"table\"><table>\n<tr><th>a</th><th>b</th></tr>\n\
+                "<div class=\"table\"><table>\n<tr><th scope=\"col\">a</th><th scope=\"col\">b</th></tr>\n\
                  <tr><td>1</td><td><code>x|y</code></td></tr>\n</table></div>\n",
             ),
             (
