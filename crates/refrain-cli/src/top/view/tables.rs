@@ -16,11 +16,14 @@ use crate::output::harmless;
 const NAME_MIN: usize = 16;
 const COLUMN: usize = 10;
 
-/// Columns of numbers after a name: heading, and value.
+/// A column: its heading, and its value in a row.
+type Column<T> = (&'static str, fn(&T) -> String);
+
+/// Columns of numbers after a name.
 struct Table<T: 'static> {
     title: &'static str,
     /// In the order in which they are shown.
-    columns: &'static [(&'static str, fn(&T) -> String)],
+    columns: &'static [Column<T>],
     /// Indexes of the columns, the most important one first.
     important: &'static [usize],
 }
