@@ -18,6 +18,8 @@ pub(super) struct Fetched {
     pub(super) requests: Vec<Value>,
     /// Records with an unknown outcome; `None` if the store cannot list them now.
     pub(super) unknown: Option<Vec<Value>>,
+    /// The message consumers of the process, if it has any.
+    pub(super) workers: Vec<Value>,
 }
 
 /// Fetches everything that is shown, with the requests after this sequence number.
@@ -35,10 +37,13 @@ pub(super) async fn fetch(client: &Client, after: u64) -> Result<Fetched, Reques
         }
         None => None,
     };
+    // Without them the rest is shown: a broker may be slow to tell.
+    let workers = client.get("/api/workers").await;
     Ok(Fetched {
         overview,
         requests,
         unknown,
+        workers: workers.map_or(Vec::new(), |response| list(response, "workers")),
     })
 }
 
@@ -141,4 +146,23 @@ pub(super) struct UnknownRecord {
     pub(super) reason: Option<String>,
     pub(super) first_seen: Option<String>,
     pub(super) node: Option<String>,
+}
+
+/// A message consumer.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Worker {
+    pub(super) name: String,
+    /// Deliveries by outcome, since the start.
+    pub(super) counts: Vec<(String, u64)>,
+    pub(super) in_flight: u64,
+    pub(super) lag: Option<u64>,
+    pub(super) trouble: Option<String>,
+}
+
+impl Worker {
+    pub(super) fn count(&self, outcome: &str) -> u64 {
+        let found = self.counts.iter().find(|(name, _)| name == outcome);
+        found.map_or(0, |(_, count)| *count)
+    }
 }

@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, time::Duration};
 
 use super::{
-    data::{Fetched, Overview, Request, UnknownRecord, parse},
+    data::{Fetched, Overview, Request, UnknownRecord, Worker, parse},
     screen::Key,
 };
 use crate::client::RequestError;
@@ -22,6 +22,7 @@ pub(super) struct State {
     pub(super) requests: VecDeque<Request>,
     /// Oldest first; `None` if the store did not list them.
     pub(super) unknown: Option<Vec<UnknownRecord>>,
+    pub(super) workers: Vec<Worker>,
     /// Why the latest update failed.
     pub(super) trouble: Option<String>,
     pub(super) is_paused: bool,
@@ -40,6 +41,7 @@ impl State {
             overview: Overview::default(),
             requests: VecDeque::new(),
             unknown: None,
+            workers: Vec::new(),
             trouble: None,
             is_paused: false,
             is_unknown_only: false,
@@ -83,6 +85,8 @@ impl State {
         self.unknown = records.transpose()?;
         let unknown = self.unknown.iter_mut();
         unknown.for_each(|it| it.sort_by(|one, other| one.first_seen.cmp(&other.first_seen)));
+        let workers = fetched.workers.into_iter().map(parse);
+        self.workers = workers.collect::<Result<_, _>>()?;
         self.scroll(0);
         Ok(())
     }

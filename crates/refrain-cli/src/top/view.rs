@@ -3,11 +3,13 @@
 use std::fmt;
 
 use super::{
-    data::{Operation, Sample},
+    data::Sample,
     state::State,
     text::{count, curve, cut, fit, micros, rate, seconds},
 };
 use crate::output::harmless;
+
+mod tables;
 
 /// With fewer free lines than this, the rates are one line.
 const ROWS_FOR_RATES: usize = 24;
@@ -15,9 +17,6 @@ const ROWS_FOR_RATES: usize = 24;
 const LISTED_MAX: usize = 20;
 const LABEL: usize = 15;
 const RATE: usize = 18;
-/// Columns that the name of an operation has at least.
-const NAME_MIN: usize = 16;
-
 /// The size of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Size {
@@ -108,7 +107,10 @@ pub(super) fn frame(state: &State, size: Size, is_utf8: bool) -> Vec<Line> {
                 true => rates(&mut frame, state),
                 false => summary(&mut frame, state),
             }
-            operations(&mut frame, state);
+            tables::operations(&mut frame, state);
+            if !state.workers.is_empty() {
+                tables::workers(&mut frame, state);
+            }
             if state.unknown.as_ref().is_none_or(|it| !it.is_empty()) {
                 let rows = frame.left() / 3;
                 unknown(&mut frame, state, rows.saturating_sub(2).max(1));
@@ -261,55 +263,6 @@ fn summary(frame: &mut Frame, state: &State) {
         ),
         (Style::Plain, format!("p99 {p99}")),
     ]);
-}
-
-/// A column of the table of operations: heading, and value.
-type Column = (&'static str, fn(&Operation) -> String);
-
-/// In the order in which they are shown.
-const COLUMNS: [Column; 7] = [
-    ("EXECUTED", |it| count(it.count("executed"))),
-    ("REPLAYED", |it| {
-        count(it.count("replayed") + it.count("waited"))
-    }),
-    ("WAITED", |it| count(it.waited)),
-    ("REFUSED", |it| count(it.count("refused"))),
-    ("UNKNOWN", |it| count(it.count("unknown"))),
-    ("P50", |it| it.executed_p50_us.map_or("-".into(), micros)),
-    ("P99", |it| it.executed_p99_us.map_or("-".into(), micros)),
-];
-/// Indexes of the columns, the most important one first: a narrow terminal has only those.
-const IMPORTANT: [usize; 7] = [0, 4, 1, 3, 6, 2, 5];
-const COLUMN: usize = 10;
-
-fn operations(frame: &mut Frame, state: &State) {
-    let room = frame.size.columns.saturating_sub(NAME_MIN) / COLUMN;
-    let mut shown = IMPORTANT[..room.min(COLUMNS.len())].to_vec();
-    shown.sort_unstable();
-    let name = frame.size.columns.saturating_sub(shown.len() * COLUMN);
-    let name = name.min(frame.size.columns / 2).max(NAME_MIN);
-    let line = |title: &str, cell: &dyn Fn(&Column) -> String| {
-        let cells = shown
-            .iter()
-            .map(|at| format!("{:>COLUMN$}", cell(&COLUMNS[*at])));
-        fit(title, name) + &cells.collect::<String>()
-    };
-    let heading = line("SINCE THE START", &|(heading, _)| (*heading).to_owned());
-    frame.title(&heading);
-    let mut operations: Vec<_> = state.overview.operations.iter().collect();
-    let busy = |it: &Operation| it.requests.values().sum::<u64>();
-    operations.sort_by_key(|it| std::cmp::Reverse(busy(it)));
-    let rows = (frame.left() / 3).clamp(1, LISTED_MAX);
-    for operation in operations.into_iter().take(rows) {
-        let text = line(&harmless(&operation.operation, &[]), &|(_, value)| {
-            value(operation)
-        });
-        let style = match operation.count("unknown") {
-            0 => Style::Plain,
-            _ => Style::Bad,
-        };
-        frame.push([(style, text)]);
-    }
 }
 
 fn unknown(frame: &mut Frame, state: &State, rows: usize) {

@@ -4,10 +4,7 @@
 
 use std::time::Duration;
 
-use refrain::{
-    Store as _,
-    store::{AnyStore, Census},
-};
+use refrain::{Result, store::Census};
 use tokio::{
     sync::Mutex,
     time::{Instant, timeout_at},
@@ -31,11 +28,16 @@ struct Counted {
 }
 
 impl CensusCache {
-    /// Counts the records, or reuses the last count; `None` if the store fails, or does not respond before `deadline`.
+    /// The result of `count`, or the last count, and then `count` is dropped; `None` if the store fails, or does not
+    /// respond before `deadline`.
     ///
     /// # Cancellation
     /// The next caller counts again.
-    pub(super) async fn get(&self, store: &AnyStore, deadline: Instant) -> Option<Census> {
+    pub(super) async fn get(
+        &self,
+        count: impl Future<Output = Result<Census>>,
+        deadline: Instant,
+    ) -> Option<Census> {
         let mut last = timeout_at(deadline, self.0.lock()).await.ok()?;
         let start = Instant::now();
         if let Some(counted) = &*last
@@ -43,7 +45,7 @@ impl CensusCache {
         {
             return Some(counted.census);
         }
-        let census = match timeout_at(deadline, store.census()).await.ok()? {
+        let census = match timeout_at(deadline, count).await.ok()? {
             Ok(census) => census,
             Err(error) => {
                 tracing::warn!(%error, "cannot count the records of the store");
@@ -56,5 +58,51 @@ impl CensusCache {
             reused_until: Instant::now() + took * REUSED_TIMES,
         });
         Some(census)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! A scraper, a dashboard and a terminal must not make a large store count all the time.
+
+    use super::*;
+
+    /// A count that takes this long, and finds as many records.
+    async fn count(millis: u64) -> Result<Census> {
+        tokio::time::sleep(Duration::from_millis(millis)).await;
+        Ok(Census {
+            completed: millis,
+            ..Census::default()
+        })
+    }
+
+    async fn found(cache: &CensusCache, millis: u64) -> Option<u64> {
+        let deadline = Instant::now() + COUNT_MAX;
+        let census = cache.get(count(millis), deadline).await;
+        census.map(|census| census.completed)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_a_slow_count_is_reused_and_not_for_long() {
+        let cache = CensusCache::default();
+        assert_eq!(found(&cache, 1).await, Some(1));
+        assert_eq!(found(&cache, 1_000).await, Some(1_000));
+        assert_eq!(found(&cache, 2).await, Some(1_000));
+        tokio::time::advance(Duration::from_secs(10)).await;
+        assert_eq!(found(&cache, 2).await, Some(2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn callers_at_the_same_time_share_a_slow_count() {
+        let cache = CensusCache::default();
+        let both = tokio::join!(found(&cache, 1_000), found(&cache, 7));
+        assert_eq!(both, (Some(1_000), Some(1_000)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_count_that_takes_too_long_is_given_up() {
+        let cache = CensusCache::default();
+        assert_eq!(found(&cache, 60_000).await, None);
+        assert_eq!(found(&cache, 3).await, Some(3));
     }
 }

@@ -6,7 +6,7 @@ use axum::{
     Json,
     extract::{Query, State, rejection::QueryRejection},
 };
-use refrain::store::Census;
+use refrain::{Store as _, store::Census};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -49,7 +49,7 @@ pub(super) async fn show(State(admin): State<Arc<Admin>>) -> Json<Value> {
 pub(crate) async fn census(admin: &Admin) -> Option<Census> {
     let cache = admin.telemetry.metrics().census();
     let store = admin.layer.engine().store();
-    cache.get(store, Instant::now() + COUNT_MAX).await
+    cache.get(store.census(), Instant::now() + COUNT_MAX).await
 }
 
 fn by_outcome(totals: &Totals) -> BTreeMap<&'static str, u64> {

@@ -17,7 +17,8 @@ use prometheus_client::{
     registry::Registry,
 };
 use refrain::{
-    AuditLog, Engine, engine::Count, http::RefrainLayer, receipts::Standing, store::Census,
+    AuditLog, Engine, Store as _, engine::Count, http::RefrainLayer, receipts::Standing,
+    store::Census,
 };
 use tokio::time::Instant;
 
@@ -61,7 +62,7 @@ impl StoreState {
         let deadline = Instant::now() + COUNT_MAX;
         let (store, policy) = (admin.layer.engine().store(), admin.layer.policy());
         let metrics = admin.telemetry.metrics();
-        let Some(census) = metrics.census().get(store, deadline).await else {
+        let Some(census) = metrics.census().get(store.census(), deadline).await else {
             return Self::default();
         };
         let unknown = metrics.unknown();

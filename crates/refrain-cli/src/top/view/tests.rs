@@ -32,6 +32,12 @@ fn state(requests: Vec<Value>, operation: &str) -> State {
             "first_seen": "2026-11-19T20:35:34.269Z",
             "node": "payments-1",
         })]),
+        workers: vec![json!({
+            "name": "billing",
+            "counts": [["completed", 41], ["dead-lettered", 2]],
+            "lag": 7,
+            "trouble": format!("the broker is gone{operation}"),
+        })],
     };
     let mut state = State::new("http://127.0.0.1:8378", Duration::from_secs(2));
     assert!(state.apply(Ok(fetched)).is_none());
@@ -67,6 +73,8 @@ fn a_frame_shows_everything_that_an_operator_looks_for() {
         "UNKNOWN OUTCOMES: 2, oldest 1h 2m",
         "12.2/s ▁▃█",
         "POST /v1/payments",
+        "WORKERS                                                            LAG   RUNNING COMPLETED",
+        "7         0        41         0         0         2\n  the broker is gone",
         "42c32fd7266a105d0a10901d7bffb60d  timeout    2026-11-19 20:35:34",
         "20:35:50.878  refused   422   1.5 ms  POST /v1/payments  key-reused  922db9b8c7f5d310591627c321d3ea16",
     ] {
