@@ -157,6 +157,8 @@ pub(super) struct Worker {
     pub(super) counts: Vec<(String, u64)>,
     pub(super) in_flight: u64,
     pub(super) lag: Option<u64>,
+    /// Dead letters in the queue now, if that is known.
+    pub(super) dead_letters: Option<u64>,
     pub(super) trouble: Option<String>,
 }
 

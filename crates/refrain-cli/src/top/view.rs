@@ -107,7 +107,9 @@ pub(super) fn frame(state: &State, size: Size, is_utf8: bool) -> Vec<Line> {
                 true => rates(&mut frame, state),
                 false => summary(&mut frame, state),
             }
-            tables::operations(&mut frame, state);
+            if !state.overview.operations.is_empty() {
+                tables::operations(&mut frame, state);
+            }
             if !state.workers.is_empty() {
                 tables::workers(&mut frame, state);
             }

@@ -52,7 +52,10 @@ const WORKERS: Table<Worker> = Table {
         ("COMPLETED", |it| count(it.count("completed"))),
         ("DUPLICATE", |it| count(it.count("duplicate"))),
         ("RETRIED", |it| count(it.count("retried"))),
-        ("DEAD", |it| count(it.count("dead-lettered"))),
+        ("DEAD", |it| {
+            let since_start = || it.count("dead-lettered");
+            count(it.dead_letters.unwrap_or_else(since_start))
+        }),
     ],
     important: &[0, 5, 2, 4, 1, 3],
 };
