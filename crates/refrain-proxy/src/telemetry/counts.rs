@@ -4,6 +4,10 @@ use prometheus_client::{metrics::counter::Counter, registry::Registry};
 
 /// The counters, in a registry. They exist also if there is neither an access log nor a tracer.
 #[derive(Debug, Clone)]
+#[cfg_attr(
+    not(feature = "otel"),
+    expect(dead_code, reason = "only traces count spans")
+)]
 pub(crate) struct TelemetryCounts {
     /// Lines of the access log that were dropped.
     pub(crate) access_log_dropped: Counter,
