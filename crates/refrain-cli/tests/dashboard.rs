@@ -1,6 +1,6 @@
 //! The dashboard in a real browser.
 //!
-//! At three in the morning a payment got a 502, and somebody has to find out what happened and settle it: with a mouse
+//! At three in the morning a payment got a 502, and an operator has to find out what happened and settle it: with a mouse
 //! or a keyboard, on a telephone, in a dark room. And nothing that a client or a service controls may run in the page.
 //! The pictures stay in the target folder for inspection.
 
