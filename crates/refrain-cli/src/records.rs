@@ -34,6 +34,7 @@ const BODY_BYTES_MAX: u64 = 8 << 20;
   refrain records                                     the first 100 records; the same as `refrain records list`
   refrain records list --state indeterminate          unknown outcomes, which wait for a decision
   refrain records list --operation 'POST /v1/payments' --newer-than 2h
+  refrain records list --scope header:x-tenant=acme   records of one scope
   refrain records find --key order-7                  every record of a key, in all scopes
   refrain records show 3f2a…                          one record, with its outcome
   refrain records show --request 'POST /v1/payments' --key order-7 --header 'Authorization: Bearer …'
@@ -112,6 +113,9 @@ struct Filter {
     /// Only records of this operation
     #[arg(long, value_name = "NAME")]
     operation: Option<String>,
+    /// Only records of this scope: a part, such as header:x-tenant=acme; repeat it for each part, in their order
+    #[arg(long = "scope", value_name = "NAME=VALUE")]
+    scope: Vec<String>,
     /// Only records that were first seen at least this long ago, such as 10m or 2h
     #[arg(long, value_name = "TIME")]
     older_than: Option<String>,
@@ -122,7 +126,8 @@ struct Filter {
 
 impl Filter {
     fn is_set(&self) -> bool {
-        self.operation.is_some() || self.older_than.is_some() || self.newer_than.is_some()
+        let is_timed = self.older_than.is_some() || self.newer_than.is_some();
+        is_timed || self.operation.is_some() || !self.scope.is_empty()
     }
 }
 
@@ -360,7 +365,12 @@ fn page_path(
     after: Option<&str>,
 ) -> Result<String, RequestError> {
     let mut path = format!("/api/records?limit={limit}");
+    let scope = match &filter.scope[..] {
+        [] => None,
+        parts => Some(json!(scope(parts)?).to_string()),
+    };
     let parameters = [
+        ("scope", scope.as_deref()),
         ("state", state),
         ("operation", filter.operation.as_deref()),
         ("older_than", filter.older_than.as_deref()),

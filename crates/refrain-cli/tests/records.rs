@@ -310,15 +310,18 @@ async fn key_and_query_are_kept_only_if_the_policy_says_so() {
 }
 
 #[tokio::test]
-async fn records_are_selected_by_operation_and_age_and_exported() {
+async fn records_are_selected_by_operation_scope_and_age_and_exported() {
     let stage = open(None).await;
     let origin = OriginFields {
         operation: "=pay \"now\", daily",
         ..OriginFields::default()
     };
     let key = Key::new("strange").unwrap();
-    let mut intent = Intent::new(Scope::none(), key.clone());
-    intent.origin = Some(stage.engine.origin(&key, &origin));
+    let scope = Scope::none()
+        .with("header:x-tenant", "acme")
+        .with("route", "pay");
+    let mut intent = Intent::new(scope, key.clone());
+    intent.origin = Some(stage.engine.origin(&intent.scope, &key, &origin));
     let done = stage
         .engine
         .run(&intent, async |_| Outcome::new(201, "x"))
@@ -329,6 +332,11 @@ async fn records_are_selected_by_operation_and_age_and_exported() {
     let counts = [
         (&["--operation", "=pay \"now\", daily"][..], 1),
         (&["--operation", "pay"], 0),
+        (
+            &["--scope", "header:x-tenant=acme", "--scope", "route=pay"],
+            1,
+        ),
+        (&["--scope", "header:x-tenant=acme"], 0),
         (&["--newer-than", "1h"], 2),
         (&["--older-than", "1h"], 0),
         (&["--older-than", "1h", "--state", "completed"], 0),
@@ -339,6 +347,9 @@ async fn records_are_selected_by_operation_and_age_and_exported() {
         let count = listed["records"].as_array().unwrap().len();
         assert_eq!(count, expected, "{filter:?}");
     }
+    let (code, _, stderr) = stage.run(&["list", "--scope", "acme"]).await;
+    assert_eq!(code, 2, "{stderr}");
+    assert!(stderr.contains("expected NAME=VALUE"), "{stderr}");
     let (code, _, stderr) = stage.run(&["list", "--older-than", "soon"]).await;
     assert_eq!(code, 2, "{stderr}");
     assert!(stderr.contains("older_than"), "{stderr}");

@@ -34,7 +34,7 @@ use crate::{
     key::{Credential, Key, RecordId, Scope, Secret},
     policy::Terms,
     receipts::Witness,
-    record::{Grant, KeyDigest, Origin, OriginFields, Settled, Verdict},
+    record::{Grant, KeyDigest, Origin, OriginFields, ScopeDigest, Settled, Verdict},
     store::{AnyStore, Store},
 };
 
@@ -158,6 +158,7 @@ impl Intent {
     pub fn origin(&self, secret: &Secret, node: &str) -> Origin {
         let fields = || OriginFields {
             key_digest: KeyDigest::derive(secret, &self.key),
+            scope_digest: ScopeDigest::derive(secret, &self.scope),
             node,
             ..OriginFields::default()
         };
@@ -256,11 +257,12 @@ impl Engine {
         self.inner.store.secret()
     }
 
-    /// The facts for operators about a request under this key, with the key's digest and the name of this process.
+    /// The facts for operators about a request under this scope and key, with the digests of both and the name of this process.
     #[must_use]
-    pub fn origin(&self, key: &Key, fields: &OriginFields<'_>) -> Origin {
+    pub fn origin(&self, scope: &Scope, key: &Key, fields: &OriginFields<'_>) -> Origin {
         Origin::new(&OriginFields {
             key_digest: KeyDigest::derive(self.secret(), key),
+            scope_digest: ScopeDigest::derive(self.secret(), scope),
             node: self.inner.node(),
             ..*fields
         })

@@ -246,6 +246,11 @@ impl Secret {
         self.keys.hash(key.0.as_bytes())
     }
 
+    /// A short keyed hash of a scope alone, as fast as that of a key.
+    pub(crate) fn hash_of_scope(&self, scope: &Scope) -> u64 {
+        self.keys.hash(scope.as_bytes())
+    }
+
     /// Computes a keyed digest of `parts` for one `purpose`. Parts are length-prefixed, so they cannot run together.
     #[must_use]
     pub fn digest<const N: usize>(&self, purpose: &str, parts: &[&[u8]]) -> [u8; N] {

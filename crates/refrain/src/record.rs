@@ -28,7 +28,7 @@ mod step;
 pub use step::step;
 
 mod trace;
-pub use trace::{Attempt, End, History, KeyDigest, Origin, OriginFields, Trace};
+pub use trace::{Attempt, End, History, KeyDigest, Origin, OriginFields, ScopeDigest, Trace};
 
 /// How often an operation may take effect.
 #[derive(

@@ -10,8 +10,8 @@ use crate::{
     clock::Timestamp,
     key::{RecordId, Secret},
     record::{
-        Claim, Command, Erased, Fence, Grant, KeyDigest, Record, Reply, Settled, Settlement, State,
-        Verdict, step,
+        Claim, Command, Erased, Fence, Grant, KeyDigest, Record, Reply, ScopeDigest, Settled,
+        Settlement, State, Verdict, step,
     },
 };
 
@@ -193,6 +193,8 @@ pub struct Query {
     pub key: Option<KeyDigest>,
     /// Only records of this operation.
     pub operation: Option<String>,
+    /// Only records whose scope has this digest.
+    pub scope: Option<ScopeDigest>,
     /// Only records that were first seen at least this long ago.
     pub older_than: Option<Duration>,
     /// Only records that were first seen at most this long ago.
@@ -209,7 +211,7 @@ impl Query {
         {
             return false;
         }
-        if self.operation.is_none() && self.older_than.is_none() && self.newer_than.is_none() {
+        if !self.reads_history() {
             return true;
         }
         let Some(history) = record.trace.read() else {
@@ -219,12 +221,19 @@ impl Query {
         let age = history.first_seen().map(|first| now.left(first));
         let is_age = |fits: &dyn Fn(Duration) -> bool| age.is_some_and(fits);
         self.operation.as_ref().is_none_or(is_of)
+            && (self.scope.is_none() || self.scope == history.scope_digest)
             && self
                 .older_than
                 .is_none_or(|least| is_age(&|age| age >= least))
             && self
                 .newer_than
                 .is_none_or(|most| is_age(&|age| age <= most))
+    }
+
+    /// Whether it selects by more than state and key.
+    fn reads_history(&self) -> bool {
+        let is_timed = self.older_than.is_some() || self.newer_than.is_some();
+        is_timed || self.operation.is_some() || self.scope.is_some()
     }
 }
 
@@ -236,6 +245,7 @@ impl Default for Query {
             limit: 100,
             key: None,
             operation: None,
+            scope: None,
             older_than: None,
             newer_than: None,
         }

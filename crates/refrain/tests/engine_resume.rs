@@ -207,7 +207,7 @@ async fn a_run_of_the_living_engine_is_probed_by_one_task() {
         operation: "payments",
         ..OriginFields::default()
     };
-    intent.origin = Some(engine.origin(&intent.key, &fields));
+    intent.origin = Some(engine.origin(&intent.scope, &intent.key, &fields));
     intent.probe = Some(Arc::new(Lookup {
         ledger: ledger.clone(),
         target: "the run's own".into(),

@@ -12,10 +12,10 @@ use axum::{
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, StatusCode, Uri, header, request::Parts};
 use refrain::{
-    Key, Receipts as _, RecordId, Scope, Store as _,
+    Key, Receipts as _, RecordId, Scope, Secret, Store as _,
     key::ScopePart,
     policy::units,
-    record::KeyDigest,
+    record::{KeyDigest, ScopeDigest},
     store::{self, LIST_MAX, Reading, StateName},
 };
 use serde::{Deserialize, de::DeserializeOwned};
@@ -40,12 +40,18 @@ pub(crate) struct ListQuery {
     /// Time since a record was first seen, such as `10m`.
     pub(crate) older_than: Option<String>,
     pub(crate) newer_than: Option<String>,
+    /// The parts of a scope in their order, as JSON: `[["header:x-tenant","acme"]]`.
+    pub(crate) scope: Option<String>,
     pub(crate) limit: Option<u32>,
     pub(crate) after: Option<String>,
 }
 
+/// Names and values of the parts of a scope.
+type ScopeParts = Vec<(String, String)>;
+
 impl ListQuery {
-    pub(crate) fn parsed(self) -> Result<store::Query, Refusal> {
+    /// The query for the store; `secret` is that of the store.
+    pub(crate) fn parsed(self, secret: &Secret) -> Result<store::Query, Refusal> {
         let limit = self.limit.unwrap_or(LIMIT_DEFAULT);
         if !(1..=LIST_MAX).contains(&limit) {
             let error = format!("limit: {limit} is not between 1 and {LIST_MAX}");
@@ -53,7 +59,12 @@ impl ListQuery {
             return Err(Refusal::bad(error, fix));
         }
         let age = |name: &str, text: Option<&str>| text.map(|text| span(name, text)).transpose();
+        let parts: Option<ScopeParts> = self
+            .scope
+            .map(|scope| parse(scope.as_bytes(), r#"?scope=[["header:x-tenant","acme"]]"#))
+            .transpose()?;
         Ok(store::Query {
+            scope: parts.map(|parts| ScopeDigest::derive(secret, &scope_of(&parts))),
             state: self.state,
             after: self.after.as_deref().map(parse_id).transpose()?,
             older_than: age("older_than", self.older_than.as_deref())?,
@@ -65,12 +76,20 @@ impl ListQuery {
     }
 }
 
+fn scope_of(parts: &[(String, String)]) -> Scope {
+    let parts = parts.iter();
+    parts.fold(Scope::none(), |scope, (name, value)| {
+        scope.with(name, value)
+    })
+}
+
 pub(super) async fn list(
     State(admin): State<Arc<Admin>>,
     wanted: Result<Query<ListQuery>, QueryRejection>,
 ) -> AdminResult {
     let Query(wanted) = wanted?;
-    listed(&admin, wanted.parsed()?).await
+    let query = wanted.parsed(admin.layer.engine().secret())?;
+    listed(&admin, query).await
 }
 
 async fn listed(admin: &Admin, query: store::Query) -> AdminResult {
@@ -152,7 +171,7 @@ struct FindRequest {
     key: Option<String>,
     /// The parts of the scope of a key, in their order.
     #[serde(default)]
-    scope: Vec<(String, String)>,
+    scope: ScopeParts,
     after: Option<String>,
 }
 
@@ -211,10 +230,7 @@ async fn find_key(admin: &Admin, key: &Key, sought: &FindRequest) -> AdminResult
         };
         return listed(admin, query).await;
     }
-    let parts = sought.scope.iter();
-    let scope = parts.fold(Scope::none(), |scope, (name, value)| {
-        scope.with(name, value)
-    });
+    let scope = scope_of(&sought.scope);
     let id = RecordId::derive(engine.secret(), &scope, key);
     let reading = engine.store().read(id).await?;
     let records: Vec<_> = reading.iter().map(view::summary).collect();

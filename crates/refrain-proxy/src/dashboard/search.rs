@@ -116,6 +116,7 @@ fn query(desk: &Desk, fields: &Fields) -> Result<store::Query, Refusal> {
         operation: text("operation"),
         older_than: text("older_than"),
         newer_than: text("newer_than"),
+        scope: None,
         limit: Some(PAGE),
         after: text("after"),
     };
@@ -123,7 +124,7 @@ fn query(desk: &Desk, fields: &Fields) -> Result<store::Query, Refusal> {
     let secret = desk.admin.layer.engine().secret();
     Ok(store::Query {
         key: key.map(|key| KeyDigest::derive(secret, &key)),
-        ..wanted.parsed()?
+        ..wanted.parsed(secret)?
     })
 }
 

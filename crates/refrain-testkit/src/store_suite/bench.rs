@@ -15,7 +15,7 @@ use futures_util::future::join_all;
 use refrain::{
     Claim, Credential, Fence, Fingerprint, Guarantee, Outcome, RecordId, Settled, Settlement,
     Store, Verdict,
-    record::{Grant, KeyDigest, Origin, OriginFields, Reason, Record},
+    record::{Grant, KeyDigest, Origin, OriginFields, Reason, Record, ScopeDigest},
 };
 
 use super::{Fixture, view};
@@ -192,6 +192,7 @@ pub(super) fn origin(node: &str) -> Origin {
         key_digest: KeyDigest([9; 8]),
         key: "order-7",
         host: "pay.example",
+        scope_digest: ScopeDigest([7; 8]),
         node,
         trace_id: [7; 16],
     })

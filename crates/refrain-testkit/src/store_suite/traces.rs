@@ -40,6 +40,8 @@ pub(super) async fn a_trace_tells_who_tried_what_and_how_it_ended<S: Store>(
     expect("the operation", &*history.operation, "payments")?;
     expect("the target", &*history.target, "POST /v1/payments")?;
     expect("the key", history.key.as_deref(), Some("order-7"))?;
+    let scope = history.scope_digest.map(|digest| digest.0);
+    expect("the scope digest", scope, Some([7; 8]))?;
     expect("the number of attempts", history.attempts.len(), 2)?;
     let [a, b] = [&history.attempts[0], &history.attempts[1]];
     expect("the fences", [a.fence, b.fence], [one.fence, two.fence])?;

@@ -242,6 +242,7 @@ impl AttendedDelivery {
             receipts: settings.receipts.clone(),
             audit: settings.is_audited.then(|| settings.name.clone()),
             origin: self.shared.engine.origin(
+                &named.scope,
                 &named.key,
                 &OriginFields {
                     operation: &settings.name,

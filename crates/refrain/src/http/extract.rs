@@ -189,7 +189,7 @@ pub(super) fn intent(
             .unwrap_or_default(),
         ..OriginFields::default()
     };
-    let origin = shared.engine.origin(&key, &fields);
+    let origin = shared.engine.origin(&scope, &key, &fields);
     Ok(Intent {
         scope,
         key,

@@ -4,7 +4,8 @@
 //! A trace is encoded, so that every store keeps the same bytes and can append to them. Numbers are big-endian:
 //!
 //! - origin: length (2); if it is not 0: key digest (8), then operation, target, key and host,
-//!   each with its length (2); the key is empty if it is not kept, the host is missing if it is not kept
+//!   each with its length (2), and empty if it is not kept; then scope digest (8).
+//!   Earlier releases wrote neither host nor scope digest
 //! - events, each: kind (1), length of the rest (1), time (8), then by kind:
 //!   - 1, an attempt starts: epoch (4), counter (8), nonce (4), number (2), trace id of the caller (16), node
 //!   - 2, the outcome is unknown: reason (1)
@@ -19,7 +20,7 @@ use bytes::Bytes;
 use super::{Fence, Grant, Reason};
 use crate::{
     clock::Timestamp,
-    key::{KEY_BYTES_MAX, Key, Secret, hex_format},
+    key::{KEY_BYTES_MAX, Key, Scope, Secret, hex_format},
     varint::Reader,
 };
 
@@ -60,6 +61,21 @@ impl KeyDigest {
     }
 }
 
+/// Keyed digest (SipHash-2-4) of a scope alone: operators select records by their scope with it.
+/// The scope itself is not kept, because it may name a person.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct ScopeDigest(pub [u8; 8]);
+
+hex_format!(ScopeDigest);
+
+impl ScopeDigest {
+    /// Digests a scope.
+    #[must_use]
+    pub fn derive(secret: &Secret, scope: &Scope) -> Self {
+        Self(secret.hash_of_scope(scope).to_be_bytes())
+    }
+}
+
 /// The facts about a request that are stored with its record.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OriginFields<'a> {
@@ -75,6 +91,8 @@ pub struct OriginFields<'a> {
     pub key: &'a str,
     /// The host that the request was for, if a probe needs it; otherwise empty.
     pub host: &'a str,
+    /// The digest of the scope.
+    pub scope_digest: ScopeDigest,
     /// The name of the process that asks.
     pub node: &'a str,
     /// The trace id of the caller, or zeros.
@@ -116,18 +134,19 @@ impl Origin {
             method => [cut(method, METHOD_MAX), " "],
         };
         // A host that was cut off would be another host.
-        let host =
-            (!fields.host.is_empty() && fields.host.len() <= HOST_MAX).then_some(fields.host);
+        let host = match fields.host.len() {
+            0..=HOST_MAX => fields.host,
+            _ => "",
+        };
         let texts: [&[&str]; 4] = [
             &[cut(fields.operation, OPERATION_MAX)],
             &[method[0], method[1], cut(fields.target, TARGET_MAX)],
             &[cut(fields.key, KEY_BYTES_MAX)],
-            host.as_slice(),
+            &[host],
         ];
-        let texts = &texts[..if host.is_some() { 4 } else { 3 }];
         let node = cut(fields.node, NODE_MAX);
         let text_len = |parts: &[&str]| parts.iter().map(|part| part.len()).sum::<usize>();
-        let origin_len = 8 + texts.iter().map(|text| 2 + text_len(text)).sum::<usize>();
+        let origin_len = 8 + texts.iter().map(|text| 2 + text_len(text)).sum::<usize>() + 8;
         let mut bytes = Vec::with_capacity(2 + origin_len + 2 + 16 + node.len());
         bytes.extend((origin_len as u16).to_be_bytes());
         bytes.extend(fields.key_digest.0);
@@ -136,6 +155,7 @@ impl Origin {
             let parts = text.iter();
             parts.for_each(|part| bytes.extend_from_slice(part.as_bytes()));
         }
+        bytes.extend(fields.scope_digest.0);
         let (kind, trace_id) = match fields.trace_id {
             UNTRACED => (UNTRACED_ATTEMPT, &[][..]),
             _ => (ATTEMPT, &fields.trace_id[..]),
@@ -286,7 +306,9 @@ impl Trace {
             history.target = text(&mut origin)?.to_owned();
             let key = text(&mut origin)?;
             history.key = (!key.is_empty()).then(|| key.to_owned());
-            history.host = text(&mut origin).map(ToOwned::to_owned);
+            let host = text(&mut origin).filter(|host| !host.is_empty());
+            history.host = host.map(ToOwned::to_owned);
+            history.scope_digest = origin.array().map(ScopeDigest);
         }
         while !reader.0.is_empty() {
             let kind = number::<1>(&mut reader)?;
@@ -326,6 +348,8 @@ pub struct History {
     pub key: Option<String>,
     /// The host that the first request was for, if it was kept.
     pub host: Option<String>,
+    /// The digest of the scope, if it is known.
+    pub scope_digest: Option<ScopeDigest>,
     /// The attempts. After many, those after the first are missing.
     pub attempts: Vec<Attempt>,
 }
@@ -446,9 +470,29 @@ mod tests {
             key_digest: KeyDigest([3; 8]),
             key: "order-7",
             host: "pay.example",
+            scope_digest: ScopeDigest([5; 8]),
             node: "node-1",
             trace_id: [9; 16],
         })
+    }
+
+    /// Earlier releases wrote an origin of key digest, operation, target and key.
+    #[test]
+    fn origin_of_an_earlier_release_is_read() {
+        let texts = ["payments", "POST /v1/payments", ""];
+        let mut origin = vec![3; 8];
+        for text in texts {
+            origin.extend((text.len() as u16).to_be_bytes());
+            origin.extend(text.as_bytes());
+        }
+        let mut bytes = (origin.len() as u16).to_be_bytes().to_vec();
+        bytes.extend(origin);
+        let attempt = Trace::default().with_attempt(&Origin::default(), grant(1), Timestamp(10));
+        bytes.extend(&attempt.0[2..]);
+        let history = Trace::from(Bytes::from(bytes)).read().unwrap();
+        assert_eq!(history.operation, "payments");
+        assert_eq!((history.host, history.scope_digest), (None, None));
+        assert_eq!(history.attempts.len(), 1);
     }
 
     #[test]
@@ -463,6 +507,7 @@ mod tests {
         assert_eq!(history.target, "POST /v1/payments");
         assert_eq!(history.key.as_deref(), Some("order-7"));
         assert_eq!(history.host.as_deref(), Some("pay.example"));
+        assert_eq!(history.scope_digest, Some(ScopeDigest([5; 8])));
         assert_eq!(history.key_digest, Some(KeyDigest([3; 8])));
         assert_eq!(trace.key_digest(), history.key_digest);
         let seen = (history.first_seen(), history.last_change());

@@ -72,6 +72,7 @@ impl Steps<'_> {
             terms: self.settings.terms(step.guarantee),
             probe: step.probe(&self.log, self.at),
             origin: Some(self.engine.origin(
+                &scope,
                 &key,
                 &OriginFields {
                     operation: &self.name,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rand::{Rng as _, rngs::StdRng};
 use refrain::{
     Claim, Credential, Fingerprint, Guarantee, Outcome, RecordId, Settlement,
-    record::{Claimant, KeyDigest, Origin, Reason},
+    record::{Claimant, KeyDigest, Origin, Reason, ScopeDigest},
     store::{Query, StateName},
 };
 
@@ -143,6 +143,7 @@ fn query(rng: &mut StdRng) -> Query {
         limit: one_of(rng, &[1, 2, 100]),
         key: one_of(rng, &[None, None, None, Some(KeyDigest([9; 8]))]),
         operation: one_of(rng, &[None, None, None, Some("payments")]).map(str::to_owned),
+        scope: one_of(rng, &[None, None, None, Some(ScopeDigest([7; 8]))]),
         older_than: one_of(rng, &[None, None, None, Some(Duration::from_secs(10))]),
         newer_than: one_of(rng, &[None, None, None, Some(Duration::from_secs(20))]),
     }
