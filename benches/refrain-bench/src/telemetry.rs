@@ -89,7 +89,7 @@ pub(crate) async fn watch(admin: SocketAddr) -> Result<OpenDashboard> {
         html.starts_with(b"HTTP/1.1 200"),
         "the dashboard does not open"
     );
-    let mut stream = request(admin, "/events", "keep-alive").await?;
+    let mut stream = request(admin, "/live", "keep-alive").await?;
     Ok(OpenDashboard(tokio::spawn(async move {
         let mut buffer = vec![0; 64 << 10];
         let mut bytes = 0;

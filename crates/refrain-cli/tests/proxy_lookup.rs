@@ -48,6 +48,14 @@ fn a_key_is_looked_up_by_its_own_client_alone() {
     assert!(client.answer().is_replay());
     assert_eq!(upstream.count(), 1);
     assert_eq!(proxy.metric("refrain_claims_granted_total"), 1.0);
+    // The list of recent requests shows that keys were looked up, and not which.
+    let recent = proxy.ask_admin("/api/requests");
+    let json: Value = serde_json::from_slice(&recent.body).unwrap();
+    let mut shown = json["requests"].as_array().unwrap().iter();
+    let looked_up = shown.find(|it| it["path"] == "/.well-known/idempotency/");
+    assert_eq!(looked_up.unwrap()["outcome"], "passed");
+    let text = json.to_string();
+    assert!(!text.contains("2F7") && !text.contains("order/7"), "{text}");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use std::{
 
 use refrain::{
     clock::{Clock as _, SystemClock, Timestamp},
-    http::DecidedRequest,
+    http::{DecidedRequest, LOOKUP_PATH},
 };
 use serde::{Serialize, Serializer};
 
@@ -70,7 +70,7 @@ fn as_rfc3339<S: Serializer>(time: &Timestamp, serializer: S) -> Result<S::Ok, S
 
 impl RequestSummary {
     fn new(request: &DecidedRequest<'_>, outcome: RequestOutcome) -> Self {
-        let path = request.target.path();
+        let path = shown_path(request.target.path());
         let trace_id = request.trace_id().map(u128::from_be_bytes);
         Self {
             seq: 0,
@@ -87,6 +87,14 @@ impl RequestSummary {
             upstream_us: request.served.map(micros),
             waited: request.waited,
         }
+    }
+}
+
+/// The path, or the part of it before a key: the path of a look-up ends with one.
+fn shown_path(path: &str) -> &str {
+    match path.starts_with(LOOKUP_PATH) {
+        true => LOOKUP_PATH,
+        false => path,
     }
 }
 
