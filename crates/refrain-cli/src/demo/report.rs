@@ -151,7 +151,7 @@ The demo stays up for you to try:
 
   the API          http://{api}
   through Refrain  http://{proxy}
-  admin address    http://{admin}
+  dashboard        http://{admin}
 
   {pay} mine' -d amount=20
       201: paid. Send it again: the same response with Idempotent-Replayed: true, and no second charge.
