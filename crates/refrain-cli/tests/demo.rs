@@ -51,7 +51,7 @@ fn stay() -> Staying {
         child,
         api: address("the API "),
         proxy: address("through Refrain "),
-        admin: address("admin address "),
+        admin: address("dashboard "),
         temporary,
     }
 }
