@@ -37,8 +37,14 @@ struct Staying {
 fn stay() -> Staying {
     let temporary = tempfile::tempdir().unwrap();
     let mut command = demo(temporary.path(), &[]);
-    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut staying = Staying {
+        child: command.stdout(Stdio::piped()).spawn().unwrap(),
+        api: String::new(),
+        proxy: String::new(),
+        admin: String::new(),
+        temporary,
+    };
+    let lines = BufReader::new(staying.child.stdout.take().unwrap()).lines();
     let lines = lines.map(Result::unwrap);
     let told: Vec<_> = lines
         .take_while(|line| line != "Press Ctrl-C to stop.")
@@ -47,13 +53,10 @@ fn stay() -> Staying {
         let line = told.iter().find(|line| line.trim_start().starts_with(name));
         line.unwrap().split_once("http://").unwrap().1.to_owned()
     };
-    Staying {
-        child,
-        api: address("the API "),
-        proxy: address("through Refrain "),
-        admin: address("dashboard "),
-        temporary,
-    }
+    staying.api = address("the API ");
+    staying.proxy = address("through Refrain ");
+    staying.admin = address("dashboard ");
+    staying
 }
 
 /// Sends a request; returns status line, headers and body.
