@@ -52,6 +52,7 @@ mod tally;
 
 use background::BackgroundRuntime;
 use claiming::ClaimLoop;
+#[cfg(feature = "http")]
 pub(crate) use claiming::ClaimResult;
 pub use flight::Live;
 pub(crate) use flight::SentMark;

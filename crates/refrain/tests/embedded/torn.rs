@@ -25,7 +25,8 @@ struct Torn {
 }
 
 fn prepare(last: impl Fn(&Embedded)) -> Torn {
-    let site = Site::new(8 << 10);
+    // Large enough for one frame for each entry: what is cut off is in the last segment.
+    let site = Site::new(16 << 10);
     let store = site.open();
     complete(&store, 1, b"one");
     complete(&store, 2, &[7; 1_500]);
