@@ -7,7 +7,7 @@ use http::{Method, Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use refrain::policy::redacted;
+use refrain::policy::{File, Secrets, redacted};
 use serde_json::{Value, json};
 use tokio::{net::TcpStream, task::JoinSet, time::timeout};
 
@@ -15,6 +15,7 @@ use crate::settings;
 
 const REFUSED: u8 = 1;
 const USAGE: u8 = 2;
+const BAD_CONFIGURATION: u8 = 64;
 const UNREACHABLE: u8 = 69;
 
 const PORT_DEFAULT: u16 = 80;
@@ -47,6 +48,8 @@ pub(crate) const ADMIN: ControlEndpoint = ControlEndpoint {
 #[derive(Debug)]
 pub(crate) enum RequestError {
     Usage(String),
+    /// `refrain.toml`, which has the address, is invalid.
+    Configuration(String),
     Unreachable(String),
     /// The server refused the request, with the reason and the fix.
     Refused {
@@ -64,6 +67,7 @@ impl RequestError {
     pub(crate) fn code(&self) -> u8 {
         match self {
             Self::Usage(_) => USAGE,
+            Self::Configuration(_) => BAD_CONFIGURATION,
             Self::Unreachable(_) => UNREACHABLE,
             Self::Refused { status, .. } => match *status {
                 StatusCode::SERVICE_UNAVAILABLE => UNREACHABLE,
@@ -77,7 +81,7 @@ impl RequestError {
     /// Whether the same request may succeed later.
     pub(crate) fn is_temporary(&self) -> bool {
         match self {
-            Self::Usage(_) => false,
+            Self::Usage(_) | Self::Configuration(_) => false,
             Self::Unreachable(_) => true,
             Self::Refused { status, .. } => status.is_server_error(),
         }
@@ -85,7 +89,9 @@ impl RequestError {
 
     pub(crate) fn json(&self) -> Value {
         match self {
-            Self::Usage(error) | Self::Unreachable(error) => json!({ "error": error }),
+            Self::Usage(error) | Self::Configuration(error) | Self::Unreachable(error) => {
+                json!({ "error": error })
+            }
             Self::Refused { error, fix, .. } => json!({ "error": error, "fix": fix }),
         }
     }
@@ -94,7 +100,9 @@ impl RequestError {
 impl fmt::Display for RequestError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Usage(error) | Self::Unreachable(error) => f.write_str(error),
+            Self::Usage(error) | Self::Configuration(error) | Self::Unreachable(error) => {
+                f.write_str(error)
+            }
             Self::Refused { error, fix, .. } => write!(f, "{error}; {fix}"),
         }
     }
@@ -109,6 +117,19 @@ pub(crate) struct Client {
     token: Option<String>,
 }
 
+/// The admin address in the `refrain.toml` of this folder, if there is one.
+fn admin_of_file() -> Result<Option<String>, RequestError> {
+    let Some(file) = settings::config(None) else {
+        return Ok(None);
+    };
+    let read = File::read_with(&file, Secrets::Nothing, &[]);
+    let settings = read.map_err(|error| {
+        let message = format!("{error}\nfix the file, or pass the address with {}", ADMIN.flag);
+        RequestError::Configuration(message)
+    })?;
+    Ok(Some(settings.admin.to_string()))
+}
+
 impl Client {
     pub(crate) fn new(
         place: &'static ControlEndpoint,
@@ -119,7 +140,10 @@ impl Client {
             let value = settings::value(name, flag);
             value.map_err(|failure| RequestError::usage(failure.to_string()))
         };
-        let address = given(place.setting, address)?;
+        let address = match given(place.setting, address)? {
+            None if place.setting == ADMIN.setting => admin_of_file()?,
+            address => address,
+        };
         // The proxy's own setting is host and port alone.
         let address = address.map(|it| match it.contains("://") {
             true => it,

@@ -117,6 +117,8 @@ pub enum Secrets<'a> {
     Workers(&'a [String]),
     /// The relays of these names; without names, all relays.
     Relays(&'a [String]),
+    /// No part: only the settings that are no secrets, such as `admin`.
+    Nothing,
 }
 
 impl File {
@@ -201,7 +203,7 @@ fn resolved(
 
 impl Secrets<'_> {
     fn has_store(self) -> bool {
-        !matches!(self, Self::Relays(_))
+        !matches!(self, Self::Relays(_) | Self::Nothing)
     }
 
     fn has_operations(self) -> bool {
