@@ -124,7 +124,10 @@ fn admin_of_file() -> Result<Option<String>, RequestError> {
     };
     let read = File::read_with(&file, Secrets::Nothing, &[]);
     let settings = read.map_err(|error| {
-        let message = format!("{error}\nfix the file, or pass the address with {}", ADMIN.flag);
+        let message = format!(
+            "{error}\nfix the file, or pass the address with {}",
+            ADMIN.flag
+        );
         RequestError::Configuration(message)
     })?;
     Ok(Some(settings.admin.to_string()))

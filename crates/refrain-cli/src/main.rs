@@ -15,6 +15,7 @@ mod completions;
 mod demo;
 mod explain;
 mod key;
+mod man;
 mod mcp;
 mod migrate;
 mod output;
@@ -121,6 +122,7 @@ enum Command {
     Skill(skill::Args),
     Mcp(mcp::Args),
     Completions(completions::Args),
+    Man(man::Args),
     /// Kill the proxy of a demo that has ended
     #[command(hide = true)]
     DemoWatch,
@@ -152,6 +154,7 @@ fn main() -> ExitCode {
         Command::Skill(args) => skill::run(&args),
         Command::Mcp(args) => mcp::run(&args),
         Command::Completions(args) => completions::run(&args, Cli::command()),
+        Command::Man(args) => man::run(&args, Cli::command()),
         Command::DemoWatch => demo::watch::run(),
     };
     done.unwrap_or_else(|error| {

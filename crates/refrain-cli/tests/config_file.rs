@@ -58,10 +58,7 @@ fn records_and_top_ask_the_admin_address_of_the_file() {
 
 #[test]
 fn migrate_uses_the_database_of_the_file() {
-    let (code, text) = run(
-        "store = \"postgres://app@127.0.0.1:1/app\"\n",
-        &["migrate"],
-    );
+    let (code, text) = run("store = \"postgres://app@127.0.0.1:1/app\"\n", &["migrate"]);
     assert_eq!(code, 69, "{text}");
     assert!(text.contains("127.0.0.1:1"), "{text}");
 }
