@@ -1,9 +1,12 @@
 //! HTTP client for the addresses of a running command: the proxy's admin address, or the control address of `chaos`.
 
-use std::{fmt, time::Duration};
+use std::{
+    fmt,
+    time::{Duration, UNIX_EPOCH},
+};
 
 use bytes::Bytes;
-use http::{Method, Request, StatusCode, Uri, header};
+use http::{Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -186,6 +189,25 @@ impl Client {
         self.send_request(Method::GET, path, None).await
     }
 
+    /// As [`get`](Self::get), with the time in the response's `Date`, since 1970.
+    pub(crate) async fn get_dated(
+        &self,
+        path: &str,
+    ) -> Result<(Option<Duration>, Value), RequestError> {
+        let response = self.respond(Method::GET, path, None).await?;
+        let date = response.headers().get(header::DATE);
+        let date = date.and_then(|it| httpdate::parse_http_date(it.to_str().ok()?).ok());
+        let date = date.and_then(|it| it.duration_since(UNIX_EPOCH).ok());
+        Ok((date, self.read(response)?))
+    }
+
+    /// Whether a proxy or layer serves this address: it has the page of a problem.
+    pub(crate) async fn is_refrain(&self) -> bool {
+        let page = format!("{}outcome-unknown", refrain::http::PROBLEMS_PATH);
+        let response = self.respond(Method::GET, &page, None).await;
+        response.is_ok_and(|it| it.status().is_success())
+    }
+
     pub(crate) async fn post(&self, path: &str, body: &Value) -> Result<Value, RequestError> {
         self.send_request(Method::POST, path, Some(body)).await
     }
@@ -200,13 +222,27 @@ impl Client {
         path: &str,
         body: Option<&Value>,
     ) -> Result<Value, RequestError> {
+        let response = self.respond(method, path, body).await?;
+        self.read(response)
+    }
+
+    async fn respond(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Response<Bytes>, RequestError> {
         let request = self.build_request(method, path, body)?;
-        let (status, body) = match timeout(PATIENCE, self.send(request)).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(error)) => return Err(self.unreachable(&format!("{error:#}"))),
-            Err(_) => return Err(self.unreachable("timed out")),
-        };
-        let answer: Option<Value> = serde_json::from_slice(&body).ok();
+        match timeout(PATIENCE, self.send(request)).await {
+            Ok(Ok(response)) => Ok(response),
+            Ok(Err(error)) => Err(self.unreachable(&format!("{error:#}"))),
+            Err(_) => Err(self.unreachable("timed out")),
+        }
+    }
+
+    fn read(&self, response: Response<Bytes>) -> Result<Value, RequestError> {
+        let status = response.status();
+        let answer: Option<Value> = serde_json::from_slice(response.body()).ok();
         match (status.is_success(), answer) {
             (true, Some(answer)) => Ok(answer),
             (false, Some(answer)) if answer["error"].is_string() => {
@@ -250,7 +286,7 @@ impl Client {
         request.map_err(|error| RequestError::usage(format!("cannot build the request: {error}")))
     }
 
-    async fn send(&self, request: Request<Full<Bytes>>) -> anyhow::Result<(StatusCode, Bytes)> {
+    async fn send(&self, request: Request<Full<Bytes>>) -> anyhow::Result<Response<Bytes>> {
         let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         // Aborted on drop.
@@ -259,7 +295,7 @@ impl Client {
         let (head, body) = sender.send_request(request).await?.into_parts();
         let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
         let body = body.map_err(|error| anyhow::anyhow!("{error}"))?;
-        Ok((head.status, body.to_bytes()))
+        Ok(Response::from_parts(head, body.to_bytes()))
     }
 
     /// What is wrong with the token, and how to set it.
