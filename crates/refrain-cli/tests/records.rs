@@ -306,7 +306,34 @@ async fn key_and_query_are_kept_only_if_the_policy_says_so() {
         assert_eq!((&record["key"], &record["target"]), (&key, &target.into()));
         let shown = stage.json(&["show", record["id"].as_str().unwrap()]).await;
         assert_eq!(shown["history"][0]["trace_id"], Value::Null);
+        let key = key.as_str().map(|key| format!(" key {key}"));
+        assert_table_ends(&stage, &format!("{target}{}", key.unwrap_or_default())).await;
     }
+}
+
+/// Checks that the only row of the table ends with this request.
+async fn assert_table_ends(stage: &Stage, request: &str) {
+    let (_, stdout, _) = stage.run(&["list"]).await;
+    let rows: Vec<_> = stdout.lines().collect();
+    assert!(
+        rows[0].ends_with("TIME LEFT               REQUEST"),
+        "{stdout}"
+    );
+    let column = rows[0].find("REQUEST").unwrap();
+    assert_eq!(rows[1].get(column..), Some(request), "{stdout}");
+}
+
+/// An operation may stand for many paths: the row says which one the request was for.
+#[tokio::test]
+async fn a_row_names_the_target_and_an_operation_of_another_name() {
+    let stage = open_with(Operation::new("POST *").unwrap(), None).await;
+    let mut shop = Router::new()
+        .route("/v1/payments", post(async || "charged"))
+        .layer(stage.layer.clone());
+    let request = Request::post("/v1/payments").header("idempotency-key", "order-7");
+    let request = request.body(Body::empty()).unwrap();
+    assert_eq!(shop.call(request).await.unwrap().status(), 200);
+    assert_table_ends(&stage, "POST /v1/payments (operation POST *)").await;
 }
 
 #[tokio::test]
