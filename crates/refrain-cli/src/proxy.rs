@@ -245,6 +245,7 @@ async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
         reader_token,
         configuration: serde_json::to_value(settings).unwrap_or_default(),
         workers: None,
+        search_time: admin::SEARCH_TIME,
     };
     // The admin address serves until the very end, so that draining can be watched.
     let admin = tokio::spawn(admin::serve(door, admin, std::future::pending()));

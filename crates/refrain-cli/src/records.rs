@@ -17,8 +17,10 @@ use crate::{
 };
 
 mod print;
+mod progress;
 mod resolve;
 
+use progress::Progress;
 use resolve::Resolve;
 
 /// The default number of records listed.
@@ -244,17 +246,20 @@ impl Args {
         let limit = list.limit as usize;
         let mut after = list.after.clone();
         let mut listed = 0;
+        let mut is_first = true;
         let mut all = Vec::new();
+        let mut progress = Progress::new();
         loop {
             let wanted = (limit - listed).min(PAGE_MAX);
             let state = list.state.as_deref();
             let path = page_path(state, &list.filter, wanted, after.as_deref())?;
-            let (records, next) = page(client.get(&path).await?);
+            let (records, next) = progress.page(client.get(&path).await?);
             match (self.json, list.csv) {
                 (true, _) => {}
-                (false, true) => print::csv(&records, listed == 0),
+                (false, true) => print::csv(&records, is_first),
                 (false, false) => print::rows(&records, listed == 0),
             }
+            is_first = false;
             listed += records.len();
             all.extend(records.into_iter().filter(|_| self.json));
             after = next;
@@ -296,8 +301,9 @@ impl Args {
     async fn find(&self, client: &Client, find: &Find) -> Result<(), RequestError> {
         let mut asked = json!({ "key": find.key, "scope": scope(&find.scope)? });
         let mut all = Vec::new();
+        let mut progress = Progress::new();
         loop {
-            let (records, next) = page(client.post("/api/find", &asked).await?);
+            let (records, next) = progress.page(client.post("/api/find", &asked).await?);
             all.extend(records);
             match next {
                 Some(next) => asked["after"] = next.into(),
@@ -333,16 +339,6 @@ impl Args {
             fix: fix.into(),
         })
     }
-}
-
-/// The records of a page, and the id after which the next page begins.
-fn page(mut page: Value) -> (Vec<Value>, Option<String>) {
-    let next = page["next"].as_str().map(str::to_owned);
-    let records = match page["records"].take() {
-        Value::Array(records) => records,
-        _ => Vec::new(),
-    };
-    (records, next)
 }
 
 /// The parts of a scope, as pairs of name and value.

@@ -4,11 +4,14 @@
 
 #[path = "records/access.rs"]
 mod access;
+#[path = "records/search.rs"]
+mod search;
 
 use std::{
     future::pending,
     process::{Command, Stdio},
     sync::{Arc, atomic::AtomicBool},
+    time::Duration,
 };
 
 use axum::{Router, body::Body, routing::post};
@@ -41,6 +44,11 @@ async fn open(token: Option<&str>) -> Stage {
 }
 
 async fn open_with(operation: Operation, token: Option<&str>) -> Stage {
+    open_searching(operation, token, admin::SEARCH_TIME).await
+}
+
+/// Opens a stage whose searches end after `search_time`.
+async fn open_searching(operation: Operation, token: Option<&str>, search_time: Duration) -> Stage {
     let policy = Policy::new(vec![operation]).unwrap();
     let engine = Engine::new(AnyStore::new(Memory::new()));
     let layer = RefrainLayer::new(engine.clone(), policy.clone());
@@ -54,6 +62,7 @@ async fn open_with(operation: Operation, token: Option<&str>) -> Stage {
         reader_token: None,
         configuration: Value::Null,
         workers: None,
+        search_time,
     };
     tokio::spawn(admin::serve(listener, admin, pending()));
     Stage { engine, layer, url }
@@ -307,33 +316,8 @@ async fn key_and_query_are_kept_only_if_the_policy_says_so() {
         let shown = stage.json(&["show", record["id"].as_str().unwrap()]).await;
         assert_eq!(shown["history"][0]["trace_id"], Value::Null);
         let key = key.as_str().map(|key| format!(" key {key}"));
-        assert_table_ends(&stage, &format!("{target}{}", key.unwrap_or_default())).await;
+        search::assert_table_ends(&stage, &format!("{target}{}", key.unwrap_or_default())).await;
     }
-}
-
-/// Checks that the only row of the table ends with this request.
-async fn assert_table_ends(stage: &Stage, request: &str) {
-    let (_, stdout, _) = stage.run(&["list"]).await;
-    let rows: Vec<_> = stdout.lines().collect();
-    assert!(
-        rows[0].ends_with("TIME LEFT               REQUEST"),
-        "{stdout}"
-    );
-    let column = rows[0].find("REQUEST").unwrap();
-    assert_eq!(rows[1].get(column..), Some(request), "{stdout}");
-}
-
-/// An operation may stand for many paths: the row says which one the request was for.
-#[tokio::test]
-async fn a_row_names_the_target_and_an_operation_of_another_name() {
-    let stage = open_with(Operation::new("POST *").unwrap(), None).await;
-    let mut shop = Router::new()
-        .route("/v1/payments", post(async || "charged"))
-        .layer(stage.layer.clone());
-    let request = Request::post("/v1/payments").header("idempotency-key", "order-7");
-    let request = request.body(Body::empty()).unwrap();
-    assert_eq!(shop.call(request).await.unwrap().status(), 200);
-    assert_table_ends(&stage, "POST /v1/payments (operation POST *)").await;
 }
 
 #[tokio::test]

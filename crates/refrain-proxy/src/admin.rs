@@ -25,6 +25,7 @@ use std::{
     io,
     net::SocketAddr,
     sync::{Arc, atomic::AtomicBool},
+    time::Duration,
 };
 
 use axum::{
@@ -86,7 +87,12 @@ pub struct Admin {
     pub configuration: serde_json::Value,
     /// The message consumers of this process, if it has any.
     pub workers: Option<Arc<dyn Workers>>,
+    /// The longest search for one response, usually [`SEARCH_TIME`]; the next request continues it.
+    pub search_time: Duration,
 }
+
+/// The longest search for one response: few enough for the response to come in time if the last step is slow.
+pub const SEARCH_TIME: Duration = Duration::from_secs(3);
 
 /// Serves until `shutdown` completes, then waits a few seconds for responses in progress.
 ///

@@ -5,8 +5,8 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use super::{
-    Args, Filter, PAGE_MAX, Sought, add_operator, checked, content, headers, id_of, page,
-    page_path, print,
+    Args, Filter, PAGE_MAX, Sought, add_operator, checked, content, headers, id_of, page_path,
+    print, progress::Progress,
 };
 use crate::{
     client::{Client, RequestError},
@@ -114,10 +114,11 @@ impl Args {
         let body = resolve.body()?;
         let mut after = None;
         let (mut ids, mut failed) = (Vec::new(), Vec::new());
+        let mut progress = Progress::new();
         loop {
             let state = Some("indeterminate");
             let path = page_path(state, &resolve.filter, PAGE_MAX, after.as_deref())?;
-            let (records, next) = page(client.get(&path).await?);
+            let (records, next) = progress.page(client.get(&path).await?);
             if resolve.dry_run && !self.json {
                 print::rows(&records, ids.is_empty());
             }
