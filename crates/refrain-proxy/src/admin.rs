@@ -43,6 +43,7 @@ mod durations;
 pub(crate) use durations::{BucketCounts, quantile};
 pub(crate) mod health;
 mod listen;
+pub use access::check_tokens;
 pub use listen::serve as serve_routes;
 
 mod metrics;

@@ -92,7 +92,7 @@ pub(super) fn csv(records: &[Value], is_first: bool) {
 
 /// A cell in quotes. Spreadsheets would run text that begins like a formula, so it begins with an apostrophe.
 fn csv_cell(text: &str) -> String {
-    let formula = text.starts_with(['=', '+', '-', '@', '\t']);
+    let formula = text.starts_with(['=', '+', '-', '@', '\t', '\r', '\n', '＝', '＋', '－', '＠']);
     let mark = if formula { "'" } else { "" };
     format!("\"{mark}{}\"", text.replace('"', "\"\""))
 }
@@ -203,4 +203,18 @@ fn span(value: &Value) -> Option<String> {
     let seconds = value.as_f64()?;
     let seconds = Duration::try_from_secs_f64(seconds.ceil()).ok()?;
     Some(Span(seconds).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_that_a_spreadsheet_would_run_begin_with_an_apostrophe() {
+        for start in ["=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠"] {
+            let cell = csv_cell(&format!("{start}1"));
+            assert_eq!(cell, format!("\"'{start}1\""));
+        }
+        assert_eq!(csv_cell("POST /a=\"1\""), "\"POST /a=\"\"1\"\"\"");
+    }
 }
