@@ -3,11 +3,9 @@
 //! Callers pass durations, never points in time, because the store's own clock decides.
 //! Every claim, settlement and renewal is one atomic transition, as decided by [`record::step`](crate::record::step).
 
-use std::{
-    fmt::Debug,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{fmt::Debug, sync::Arc, time::Duration};
+
+use tokio::time::Instant;
 
 use crate::{
     Error, ErrorKind, Outcome, Result,

@@ -1,10 +1,6 @@
 //! `/api/records` and `/api/find`: list, show and find records.
 
-use std::{
-    collections::BTreeMap,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use axum::{
     Json,
@@ -24,6 +20,7 @@ use refrain::{
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::{Admin, refusal::Refusal, view};
 

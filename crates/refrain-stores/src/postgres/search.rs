@@ -1,13 +1,12 @@
 //! Lists with a filter: a part of the records at a time, so that no statement runs into its timeout.
 
-use std::time::Instant;
-
 use bytes::Bytes;
 use refrain::{
     RecordId, Result,
     record::Trace,
     store::{LIST_MAX, Page, Query, Reading, StateName},
 };
+use tokio::time::Instant;
 use tokio_postgres::Row;
 
 use super::{
