@@ -135,13 +135,16 @@ impl Tracer {
         let Some(context) = request.trace else {
             return;
         };
+        // The clock is read before the elapsed time: a pause between the two makes the span begin too early, never after
+        // the call of the upstream that it contains.
         let end = wall_time();
+        let start = end.saturating_sub(request.since.elapsed());
         let outcome = RequestOutcome::of(request);
         let record = request.record().and_then(|id| id.parse().ok());
         self.queue.push(Span {
             context,
             kind: SpanKind::Server,
-            start: end.saturating_sub(request.took),
+            start,
             end,
             method: request.method.clone(),
             operation: request.operation.map(|it| it.name.clone()),

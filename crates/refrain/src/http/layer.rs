@@ -11,6 +11,7 @@ use std::{
 };
 
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, request::Parts};
+use tokio::time::Instant;
 
 use super::{
     REFRAIN_RECORD, TraceContext,
@@ -375,7 +376,9 @@ pub struct DecidedRequest<'a> {
     pub(super) traceparent: Option<&'a HeaderValue>,
     /// The span of the request, if its server records one.
     pub trace: Option<TraceContext>,
-    /// Time since the request arrived.
+    /// When the request arrived.
+    pub since: Instant,
+    /// Time from then until the decision.
     pub took: Duration,
     /// The part of it that the service took; `None` if it was not called, or did not respond.
     pub served: Option<Duration>,

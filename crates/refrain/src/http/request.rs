@@ -252,6 +252,7 @@ impl ReportedRequest {
             response: None,
             traceparent: self.traceparent.as_ref(),
             trace: self.trace,
+            since: self.since,
             took: self.since.elapsed(),
             served: None,
             waited: false,
