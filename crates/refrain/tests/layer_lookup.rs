@@ -209,6 +209,44 @@ async fn the_key_of_another_caller_is_like_an_absent_one() {
     seen.check(200, "completed", "reuse-key");
 }
 
+/// Past its retention a record keeps no credential, so the scope alone tells whose it is.
+#[tokio::test(start_paused = true)]
+async fn the_expired_key_of_another_caller_is_like_an_absent_one() {
+    const BERT_OF_ONE: &[(&str, &str)] = &[BERT[0], ("x-tenant", "one")];
+    for scope in [
+        "route",
+        "none",
+        "header:x-tenant",
+        "path:shop",
+        "credential",
+    ] {
+        let mut operation = operation("POST /shops/{shop}/pay");
+        operation.scope = vec![scope.parse().unwrap()];
+        operation.terms.retention = Duration::from_hours(1);
+        operation.terms.remember = Duration::from_hours(1);
+        let shop = shop(vec![operation]);
+        let anna = [ANNA[0], ("x-tenant", "one")];
+        shop.post("/shops/7/pay", "k", &anna).await;
+        let named = |key: &str| format!("{key}?method=POST&path=/shops/7/pay");
+        let seen = shop.look_up(&named("k"), &anna).await;
+        seen.check(200, "completed", "reuse-key");
+        tokio::time::sleep(Duration::from_secs(3_601)).await;
+        let absent = shop.look_up(&named("never"), BERT_OF_ONE).await;
+        absent.check(404, "absent", "reuse-key");
+        let other = shop.look_up(&named("k"), BERT_OF_ONE).await;
+        assert_eq!(
+            (other.status, other.body, other.headers),
+            (absent.status, absent.body, absent.headers),
+            "{scope}"
+        );
+        let own = shop.look_up(&named("k"), &anna).await;
+        match scope {
+            "credential" => own.check(200, "expired", "ask"),
+            _ => own.check(404, "absent", "reuse-key"),
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn head_has_the_headers_alone() {
     let shop = shop(vec![operation("POST /pay")]);

@@ -19,6 +19,7 @@ use super::{
 };
 use crate::{
     Error, Key, Operation, Outcome, RecordId, Scope,
+    key::ScopePart,
     policy::{Match, Mode, ReplayTo, decoded},
     receipts::Standing,
     record::{Record, State},
@@ -158,7 +159,11 @@ impl LayerState {
             Some(name) => self.policy.operations().find(|it| it.name == *name)?,
             None => candidate.operation,
         };
-        if !Self::allows_lookup(operation) || !self.may_see(head, operation, &reading.record) {
+        let may_see = || {
+            let names_caller = self.names_caller(candidate.operation);
+            self.may_see(head, operation, &reading.record, names_caller)
+        };
+        if !Self::allows_lookup(operation) || !may_see() {
             return None;
         }
         let (state, status, advice) = match &reading.record.state {
@@ -180,15 +185,29 @@ impl LayerState {
         })
     }
 
-    fn may_see(&self, head: &Parts, operation: &Operation, record: &Record<Outcome>) -> bool {
+    /// Whether the caller would get the replay of this record; `names_caller` is whether the scope of the look-up
+    /// contains the credential.
+    fn may_see(
+        &self,
+        head: &Parts,
+        operation: &Operation,
+        record: &Record<Outcome>,
+        names_caller: bool,
+    ) -> bool {
         let asking = || {
             let secret = self.engine.secret();
             extract::credential(&operation.credential, secret, &head.headers)
         };
         match (operation.replay_to, record.credential) {
             (ReplayTo::SameCredential, Some(first)) => asking() == first,
-            _ => true,
+            // Past its retention a record has no credential: only the scope can tell whose it is.
+            (ReplayTo::SameCredential, None) => names_caller,
+            (ReplayTo::SameScope, _) => true,
         }
+    }
+
+    fn names_caller(&self, operation: &Operation) -> bool {
+        self.scope.is_none() && operation.scope.contains(&ScopePart::Credential)
     }
 
     /// With reliable receipts, a retry learns the outcome or executes.
