@@ -32,12 +32,14 @@ struct Left {
     authorization: Option<&'static str>,
     path: &'static str,
     key: &'static str,
+    host: &'static str,
 }
 
 const ANONYMOUS: Left = Left {
     authorization: None,
     path: "/orders/a%2Fb/pay",
     key: "",
+    host: "shop.example",
 };
 
 async fn leave_behind(store: &Scripted, operation: &Operation, left: Left) {
@@ -50,7 +52,7 @@ async fn leave_behind(store: &Scripted, operation: &Operation, left: Left) {
         method: "POST",
         target: left.path,
         key: left.key,
-        host: "shop.example",
+        host: left.host,
         ..OriginFields::default()
     };
     let credential = extract::credential(&operation.credential, store.secret(), &headers);
@@ -131,7 +133,16 @@ async fn what_is_not_kept_is_not_guessed() {
         key: "order 7",
         ..ANONYMOUS
     };
-    let cases: [(&str, Left, Change); 7] = [
+    let without_host = Left {
+        host: "",
+        ..ANONYMOUS
+    };
+    let authorized: Change = |it| {
+        it.probe_authorization = Some(Authorization::bearer("the-probe's").unwrap());
+    };
+    let cases: [(&str, Left, Change); 9] = [
+        ("the host was not kept", without_host, |_| {}),
+        ("the host was not kept", without_host, authorized),
         ("the client had a credential", with_credential, |_| {}),
         ("the scope has a header that is not kept", ANONYMOUS, |it| {
             it.scope = vec!["header:x-tenant".parse().unwrap()];

@@ -52,7 +52,7 @@ pub enum Unprobed {
     KeyNotKept,
     /// The probe may need the credential of the client, which is never kept.
     CredentialNotKept,
-    /// The path of the request is not known completely.
+    /// The path or the host of the request is not known completely.
     RequestNotKept,
 }
 
@@ -68,7 +68,8 @@ impl fmt::Display for Unprobed {
                  give it one of its own with probe_authorization"
             }
             Self::RequestNotKept => {
-                "their path is not known completely; resolve them with `refrain records resolve`"
+                "their path or their host is not known completely; \
+                 resolve them with `refrain records resolve`"
             }
         })
     }

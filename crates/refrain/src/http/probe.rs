@@ -261,12 +261,12 @@ fn shows_every_credential(operation: &Operation) -> bool {
     operation.scope.iter().all(is_kept) && usual.all(|part| operation.credential.contains(part))
 }
 
-/// The host of the request, and the credential that the policy gives to probes.
+/// The host of the request, and the credential that the policy gives to probes; `None` if the host was not kept:
+/// on another host, 404 says nothing.
 fn resumed_headers(operation: &Operation, history: &History) -> Option<HeaderMap> {
     let mut headers = HeaderMap::new();
-    if let Some(host) = &history.host {
-        headers.insert(header::HOST, HeaderValue::from_str(host).ok()?);
-    }
+    let host = HeaderValue::from_str(history.host.as_deref()?).ok()?;
+    headers.insert(header::HOST, host);
     if let Some(authorization) = &operation.probe_authorization {
         let mut value = HeaderValue::from_str(authorization.header()).ok()?;
         value.set_sensitive(true);
