@@ -90,7 +90,9 @@ fn after_a_kill_the_record_is_settled_by_the_probe_without_a_retry() {
         ("200 OK", 200, "found", 1),
         ("404 Not Found", 201, "second", 2),
     ] {
-        let shop = Shop::new(lookup, "probe = \"GET /lookup?of={record}\"");
+        let settings = "probe = \"GET /lookup?of={record}\"\n\
+                        probe_authorization = { secret_env = \"PROBE_TOKEN\" }";
+        let shop = Shop::new(lookup, settings);
         let begun = tokio::time::Instant::now();
         let proxy = shop.restart_during(&post("k", "x"));
         resolved(&proxy);

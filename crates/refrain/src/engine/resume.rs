@@ -52,6 +52,8 @@ pub enum Unprobed {
     KeyNotKept,
     /// The probe may need the credential of the client, which is never kept.
     CredentialNotKept,
+    /// The scope has a header of the request, or is not known from the policy, and the probe may need it.
+    ScopeNotKept,
     /// The path or the host of the request is not known completely.
     RequestNotKept,
 }
@@ -66,6 +68,10 @@ impl fmt::Display for Unprobed {
             Self::CredentialNotKept => {
                 "the probe may need the credential of the client, which is not kept; \
                  give it one of its own with probe_authorization"
+            }
+            Self::ScopeNotKept => {
+                "the probe may need the headers of the scope, which are not kept; \
+                 resolve them with `refrain records resolve`"
             }
             Self::RequestNotKept => {
                 "their path or their host is not known completely; \
