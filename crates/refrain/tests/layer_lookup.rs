@@ -11,10 +11,11 @@ use axum::{
 };
 use http::{HeaderMap, StatusCode};
 use refrain::{
-    Engine, Operation, Policy,
+    Claim, Engine, Guarantee, Operation, Policy, Store as _,
     http::{Failure, RefrainLayer},
     policy::{Mode, ReplayTo, Signature},
     record::Reason,
+    store::Query,
 };
 use serde_json::Value;
 use tokio::sync::Semaphore;
@@ -245,6 +246,35 @@ async fn the_expired_key_of_another_caller_is_like_an_absent_one() {
             _ => own.check(404, "absent", "reuse-key"),
         }
     }
+}
+
+/// Only a retry ends the claim of a process that died: a client that is told to wait would wait for ever.
+#[tokio::test(start_paused = true)]
+async fn a_lapsed_claim_under_at_least_once_is_unknown_until_a_retry() {
+    let mut operation = operation("POST /pay");
+    operation.terms.guarantee = Guarantee::AtLeastOnce;
+    operation.scope = vec!["none".parse().unwrap()];
+    operation.replay_to = ReplayTo::SameScope;
+    let shop = shop(vec![operation]);
+    // Its fingerprint is that of the retry.
+    shop.post("/pay", "k", &[]).await;
+    let page = shop.store.list(&Query::default()).await.unwrap();
+    let reading = &page.readings[0];
+    let _ = shop.store.erase(reading.id).await.unwrap();
+    let claim = Claim {
+        guarantee: Guarantee::AtLeastOnce,
+        attempts_max: 5,
+        ..Claim::new(reading.id, reading.record.fingerprint)
+    };
+    let lease = claim.lease;
+    let _ = shop.store.claim(claim).await.unwrap();
+    shop.look_up("k", &[]).await.check(200, "in-flight", "wait");
+    tokio::time::sleep(lease).await;
+    let seen = shop.look_up("k", &[]).await;
+    seen.check(200, "unknown", "reuse-key");
+    assert_eq!(shop.post("/pay", "k", &[]).await.status, 201);
+    let seen = shop.look_up("k", &[]).await;
+    seen.check(200, "completed", "reuse-key");
 }
 
 #[tokio::test(start_paused = true)]

@@ -18,11 +18,10 @@ use super::{
     problem::Problem,
 };
 use crate::{
-    Error, Key, Operation, Outcome, RecordId, Scope,
+    Error, Guarantee, Key, Operation, Outcome, RecordId, Scope,
     key::ScopePart,
     policy::{Match, Mode, ReplayTo, decoded},
-    receipts::Standing,
-    record::{Record, State},
+    record::{Hold, Record, State},
     store::{Reading, Store as _},
 };
 
@@ -167,13 +166,19 @@ impl LayerState {
             return None;
         }
         let (state, status, advice) = match &reading.record.state {
+            // Under at-least-once, nobody but a retry ends a claim whose process died.
+            State::InFlight { lease_ends, .. } if *lease_ends <= reading.now => {
+                ("unknown", None, "reuse-key")
+            }
             State::InFlight { .. } => ("in-flight", None, "wait"),
             State::Completed { outcome, .. } => (
                 "completed",
                 Some(outcome.status()),
                 after_completion(outcome),
             ),
-            State::Indeterminate { .. } => ("unknown", None, self.advice_in_doubt(operation)),
+            State::Indeterminate { hold, .. } => {
+                ("unknown", None, self.advice_in_doubt(operation, hold))
+            }
             State::Tombstone { .. } => ("expired", None, "ask"),
         };
         Some(KnownKey {
@@ -210,10 +215,10 @@ impl LayerState {
         self.scope.is_none() && operation.scope.contains(&ScopePart::Credential)
     }
 
-    /// With reliable receipts, a retry learns the outcome or executes.
-    fn advice_in_doubt(&self, operation: &Operation) -> &'static str {
-        let witness = self.witness(operation);
-        match witness.is_some_and(|it| it.standing() != Standing::Missing) {
+    fn advice_in_doubt(&self, operation: &Operation, hold: &Hold) -> &'static str {
+        let is_receipted = hold.guarantee == Guarantee::ExactlyOnce;
+        let has_attempts = hold.attempts < hold.attempts_max;
+        match self.will_be_known(operation, is_receipted, has_attempts) {
             true => "wait",
             false => "ask",
         }

@@ -44,7 +44,6 @@ use crate::{
     Error, ErrorKind, Intent, Key, Operation, Outcome, RecordId, Verdict,
     engine::{ClaimReply, ClaimResult, Count, Guard},
     policy::{Match, Mode, OnStoreFailure},
-    receipts::{Standing, Witness},
     record::Doubt,
 };
 
@@ -563,11 +562,12 @@ impl<S> MatchedRequest<S> {
         extract::find_key(&operation.key, operation.syntax, head, &uri, &content)
     }
 
-    /// Whether a retry later learns the outcome: a receipt appears, or the key is released once the attempt can no longer commit.
+    /// Whether a later retry learns the outcome. This one neither released nor replaced the attempt, so no attempts are
+    /// left, or the attempt may still commit.
     fn will_be_known(&self, doubt: &Doubt) -> bool {
-        let is_unproven = |witness: &Arc<Witness>| witness.standing() == Standing::Unproven;
-        let witness = self.shared.witness(&self.found.operation);
-        !doubt.settle_left.is_zero() && witness.is_some_and(is_unproven)
+        let may_commit = !doubt.settle_left.is_zero();
+        let operation = &self.found.operation;
+        self.shared.will_be_known(operation, may_commit, false)
     }
 
     /// The cap for request bodies: a body that never fits into the budget is over the cap, too.

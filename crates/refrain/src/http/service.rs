@@ -27,7 +27,7 @@ use crate::{
     Error, ErrorKind, Key, Operation, RecordId, Result,
     engine::ProbeSource,
     policy::{Match, Mode},
-    receipts::Witness,
+    receipts::{Standing, Witness},
 };
 
 /// A service whose operations are guarded. Made by [`RefrainLayer`].
@@ -175,6 +175,24 @@ impl LayerState {
         match operation.is_receipted() {
             true => self.witnesses.get(&operation.name),
             false => None,
+        }
+    }
+
+    /// Whether a retry learns the outcome of an attempt in doubt from its receipt, or executes. `is_receipted` is whether
+    /// the attempt was exactly-once.
+    pub(super) fn will_be_known(
+        &self,
+        operation: &Operation,
+        is_receipted: bool,
+        has_attempts: bool,
+    ) -> bool {
+        let standing = self.witness(operation).map(|it| it.standing());
+        match standing {
+            // Released once it can no longer commit.
+            Some(Standing::Unproven) => is_receipted,
+            // Replaced by another attempt.
+            Some(Standing::Proven) => is_receipted && has_attempts,
+            Some(Standing::Missing) | None => false,
         }
     }
 
