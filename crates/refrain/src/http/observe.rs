@@ -131,7 +131,7 @@ impl ObservedRequest {
         };
         if let Err(error) = settled {
             let operation = &self.found.operation.name;
-            crate::log_rarely!(warn, %operation, %error, "cannot store the end of an observed operation");
+            crate::log_rarely!(warn, by = operation, %operation, %error, "cannot store the end of an observed operation");
         }
     }
 

@@ -493,11 +493,15 @@ async fn may_pass(
     error: &Error,
 ) -> Result<(), Box<Problem>> {
     let is_unaudited = error.kind() == ErrorKind::Unaudited;
-    let cause = match is_unaudited {
-        true => "the audit log",
-        false => "the store or the receipts",
-    };
-    crate::log_rarely!(error, operation = %operation.name, %error, "a claim failed because of {cause}");
+    let name = &operation.name;
+    match is_unaudited {
+        true => {
+            crate::log_rarely!(error, by = name, operation = %name, %error, "a claim failed because of the audit log");
+        }
+        false => {
+            crate::log_rarely!(error, by = name, operation = %name, %error, "a claim failed because of the store or the receipts");
+        }
+    }
     if !is_unaudited && operation.on_store_failure == OnStoreFailure::Refuse {
         return Err(Box::new(problem::no_store()));
     }
