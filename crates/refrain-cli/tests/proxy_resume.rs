@@ -133,6 +133,28 @@ fn a_probe_after_a_kill_has_the_credential_and_the_key_that_the_policy_allows() 
 }
 
 #[test]
+fn after_a_kill_the_record_is_a_line_of_the_log() {
+    let shop = Shop::new("404 Not Found", "");
+    let proxy = shop.restart_during(&request("POST /orders", &ORDER, b"x"));
+    let fix = "refrain records resolve";
+    until("the record is logged", || proxy.errors().contains(fix));
+    let told = call(proxy.address, request("POST /orders", &ORDER, b"x"));
+    assert_eq!(told.status, 409);
+    let id = told.header("refrain-record").unwrap();
+    let log = proxy.errors();
+    let [line] = log
+        .lines()
+        .filter(|it| it.contains(fix))
+        .collect::<Vec<_>>()[..]
+    else {
+        panic!("not one line: {log}");
+    };
+    for part in ["WARN", id, "POST /orders", "lapsed"] {
+        assert!(line.contains(part), "no {part} in {line}");
+    }
+}
+
+#[test]
 fn a_record_that_cannot_be_looked_up_is_one_line_of_the_log() {
     for (settings, fix) in [
         ("probe = \"GET /lookup?of={record}\"", "probe_authorization"),

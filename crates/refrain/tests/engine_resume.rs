@@ -335,3 +335,43 @@ async fn a_run_of_the_living_engine_is_probed_by_one_task() {
     assert!(asked.iter().all(|it| it == "the run's own"), "{asked:?}");
     assert_eq!(engine.tally().background_probes_now(), 1);
 }
+
+/// The lines of this thread's log.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A process that died cannot log that its outcomes are unknown; many of them must not fill the log either.
+#[tokio::test(start_paused = true)]
+async fn records_of_dead_processes_are_logged_once_and_in_a_bounded_number() {
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(move || writer.clone())
+        .finish();
+    let _default = tracing::subscriber::set_default(subscriber);
+    let store = Scripted::on_runtime_clock();
+    leave_many(&store, 150).await;
+    let ledger = Ledger {
+        refuses: Some(Unprobed::KeyNotKept),
+        ..Ledger::new(Finding::Unknown)
+    };
+    let (_engine, _source) = resumed(&store, &ledger);
+    sleep(HOUR).await;
+    let log = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    assert_eq!(log.matches("refrain records resolve").count(), 100, "{log}");
+    let first = "record=00000000000000000000000000000000 operation=\"payments\" \
+                 target=\"POST /v1/payments/0\" reason=\"lapsed\"";
+    assert_eq!(log.matches(first).count(), 1, "{log}");
+    assert_eq!(log.matches("records=50").count(), 1, "{log}");
+}

@@ -3,7 +3,7 @@
 //! A process that dies leaves records behind whose outcome is unknown, or becomes unknown when their lease lapses.
 //! Their requests are gone, so a [`ProbeSource`] says how to look each of them up. Several processes that share a store
 //! all find the same records: each waits a random time and reads the record again before it probes, and the fence
-//! decides which result counts.
+//! decides which result counts. Without a source they are only logged, because the process that knew of them is dead.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -114,6 +114,12 @@ impl fmt::Debug for ProbeSources {
 }
 
 impl Engine {
+    /// Starts the background task before the first claim, if called inside a runtime.
+    #[cfg(feature = "http")]
+    pub(crate) fn start_background(&self) {
+        self.inner.start_background();
+    }
+
     /// Looks up, in the background, the records in doubt that no task of this engine probes:
     /// those of processes that have died, and those that the engine gave up.
     ///

@@ -320,6 +320,8 @@ impl RefrainLayer {
             let source: Arc<dyn ProbeSource> = shared.clone();
             shared.engine.resume_probes(Arc::downgrade(&source));
         }
+        // Also without a way to look them up, records in doubt are logged.
+        shared.engine.start_background();
     }
 }
 
