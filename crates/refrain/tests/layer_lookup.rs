@@ -344,6 +344,26 @@ async fn one_look_up_reads_a_bounded_number_of_records() {
     assert_eq!(shop.store.calls(Op::Read) - before, 1);
 }
 
+/// A record is read with its whole outcome, which may have megabytes.
+#[tokio::test(start_paused = true)]
+async fn a_bounded_number_of_look_ups_reads_the_store_at_the_same_time() {
+    let shop = Arc::new(shop(vec![operation("POST /pay")]));
+    shop.post("/pay", "k", ANNA).await;
+    let before = shop.store.calls(Op::Read);
+    let slow = Fault::AnswersLate(Duration::from_secs(10));
+    shop.store.set(Op::Read, usize::MAX, slow);
+    let look_ups = (0..50).map(|_| {
+        let shop = shop.clone();
+        tokio::spawn(async move { shop.look_up("k", ANNA).await.status })
+    });
+    let look_ups: Vec<_> = look_ups.collect();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(shop.store.calls(Op::Read) - before, 16);
+    for look_up in look_ups {
+        assert_eq!(look_up.await.unwrap(), 200);
+    }
+}
+
 /// Operations often share a scope: their keys are told apart by the operation in the record.
 #[tokio::test(start_paused = true)]
 async fn operations_without_look_up_stay_hidden() {

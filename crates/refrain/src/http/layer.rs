@@ -11,12 +11,13 @@ use std::{
 };
 
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, request::Parts};
+use tokio::sync::Semaphore;
 
 use super::{
     REFRAIN_RECORD, TraceContext,
     body::{Budget, Carried, Guarded},
     extract,
-    lookup::LOOKUP_PATH,
+    lookup::{LOOKUP_PATH, LOOKUPS_MAX},
     probe::{self, Ask, Nothing},
     problem::PROBLEMS_PATH,
 };
@@ -55,6 +56,8 @@ pub(super) struct LayerState {
     pub(super) lookup: String,
     /// Whether an operation allows look-ups.
     pub(super) has_lookup: bool,
+    /// Limits the number of look-ups that read the store at the same time.
+    pub(super) lookup_turns: Arc<Semaphore>,
     /// Number of requests that are observed now.
     pub(super) observed: Arc<AtomicUsize>,
     /// Receives the decision about each request.
@@ -103,6 +106,7 @@ impl RefrainLayer {
                 policy,
                 lookup: LOOKUP_PATH.into(),
                 has_lookup,
+                lookup_turns: Arc::new(Semaphore::new(LOOKUPS_MAX)),
                 problems: PROBLEMS_PATH.into(),
                 original: None,
                 prefix: None,

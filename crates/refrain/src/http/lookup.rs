@@ -30,6 +30,8 @@ pub const LOOKUP_PATH: &str = "/.well-known/idempotency/";
 
 /// Maximum number of records that one look-up reads.
 const RECORDS_MAX: usize = 16;
+/// Maximum number of look-ups that read the store at the same time; the others wait.
+pub(super) const LOOKUPS_MAX: usize = 16;
 /// When a client should try again while the store cannot be read.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -133,7 +135,10 @@ impl LayerState {
     async fn key_state(&self, head: &Parts, text: &str) -> Result<KeyState, Box<Problem>> {
         let key = read_key(text)?;
         let named = read_query(self.uri(head).query())?;
-        for candidate in self.candidates(head, &key, named.as_ref())? {
+        let candidates = self.candidates(head, &key, named.as_ref())?;
+        // A record is read with its whole outcome. Never closed, so it cannot fail.
+        let _turn = self.lookup_turns.acquire().await;
+        for candidate in candidates {
             let read = self.engine.store().read(candidate.id).await;
             let reading = read.map_err(|error| unreadable(&error))?;
             let shown = reading.and_then(|reading| self.shown(head, &candidate, &reading));
