@@ -296,6 +296,28 @@ async fn observer_learns_that_a_duplicate_waited() {
     assert_eq!(seen, expected);
 }
 
+/// Its report once said that it had not waited, because it never got a reply.
+#[tokio::test]
+async fn observer_learns_that_a_duplicate_waited_before_it_disconnected() {
+    let shop = shop(|operation| operation.terms.wait = Duration::from_secs(60));
+    let mut app = shop.app.clone();
+    let first = tokio::spawn(app.call(request("hang", "w", "ann", "1")));
+    until(|| shop.store.calls(Op::Claim) == 1).await;
+    let second = tokio::spawn(app.call(request("hang", "w", "ann", "1")));
+    until(|| shop.store.calls(Op::Claim) == 2).await;
+    // Its task is polled before this one goes on.
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    second.abort();
+    let _ = second.await;
+    first.abort();
+    let _ = first.await;
+    let seen = shop.book.entries();
+    let seen: Vec<_> = seen.iter().map(|it| (it.decision, it.waited)).collect();
+    assert_eq!(seen, [(Decision::HungUp, true), (Decision::HungUp, false)]);
+}
+
 #[test]
 fn labels_are_all_different() {
     let mut labels: Vec<_> = Decision::ALL.iter().map(|it| it.label()).collect();

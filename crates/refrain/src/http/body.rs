@@ -67,8 +67,6 @@ pub struct Body<B> {
     pub(super) decision: Option<Decision>,
     /// How long the service took for that request.
     pub(super) served: Option<Duration>,
-    /// Whether that request waited for another one.
-    pub(super) waited: bool,
     /// Its share of the memory budget for bodies.
     share: Share,
     is_granted: bool,
@@ -166,7 +164,6 @@ impl<B> Body<B> {
             copy: None,
             decision: None,
             served: None,
-            waited: false,
             share: Share::default(),
             is_granted: false,
             sent: None,

@@ -14,8 +14,12 @@
 
 use std::{
     fmt,
+    future::poll_fn,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     task::{Context, Poll, Waker, ready},
     time::Duration,
 };
@@ -71,7 +75,7 @@ pin_project! {
         ReadingBody { next: NextState<F, R, E> },
         /// Known: key, scope, fingerprint and credential. The store has not replied, or a request in flight is waited for.
         /// Durable: perhaps the claim. A disconnect releases it, because nothing was executed for it.
-        Claiming { next: NextState<F, R, E> },
+        Claiming { next: NextState<F, R, E>, waited: Arc<AtomicBool> },
         /// Known: the claim failed, so it is not known whether the request is a duplicate.
         /// Durable: perhaps the claim, which the engine releases once the store answers.
         Unclaimed { next: NextState<F, R, E> },
@@ -96,17 +100,6 @@ impl<F, R: Send + 'static, E: Send + 'static> RequestState<F, R, E> {
     pub(super) fn replied(response: Response<Body<R>>) -> Self {
         let reply = Some(Ok(Box::new(response)));
         Self::Replied { reply }
-    }
-
-    /// The same state; a reply notes whether the request waited for another one.
-    fn with_waited(mut self, has_waited: bool) -> Self {
-        if let Self::Replied {
-            reply: Some(Ok(response)),
-        } = &mut self
-        {
-            response.body_mut().waited = has_waited;
-        }
-        self
     }
 }
 
@@ -144,8 +137,14 @@ where
         let mut this = self.project();
         let reply = loop {
             let next = match this.state.as_mut().project() {
+                StateProjection::Claiming { next, waited } => {
+                    let polled = next.as_mut().poll(context);
+                    if let Some(report) = this.report.as_mut().filter(|_| waited.load(Relaxed)) {
+                        report.note_waited();
+                    }
+                    ready!(polled)
+                }
                 StateProjection::ReadingBody { next }
-                | StateProjection::Claiming { next }
                 | StateProjection::Unclaimed { next }
                 | StateProjection::LookingUp { next }
                 | StateProjection::Observing { next } => ready!(next.as_mut().poll(context)),
@@ -199,6 +198,8 @@ struct ReportedRequest {
     target: Uri,
     traceparent: Option<HeaderValue>,
     trace: Option<TraceContext>,
+    /// Whether it waited for another request.
+    waited: bool,
 }
 
 impl DecisionReport {
@@ -218,7 +219,14 @@ impl DecisionReport {
             target: shared.uri(head).into_owned(),
             traceparent: extract::traceparent(&head.headers).cloned(),
             trace: head.extensions.get().copied(),
+            waited: false,
         }))))
+    }
+
+    fn note_waited(&mut self) {
+        if let Some(request) = &mut self.0 {
+            request.waited = true;
+        }
     }
 
     /// Reports the response; `None` if the service failed.
@@ -234,7 +242,6 @@ impl DecisionReport {
         let reported = DecidedRequest {
             response: Some((response.status(), response.headers())),
             served: body.served,
-            waited: body.waited,
             ..request.decided(body.decision.unwrap_or(Decision::Passed))
         };
         request.observer.decided(&reported);
@@ -253,7 +260,7 @@ impl ReportedRequest {
             trace: self.trace,
             took: self.since.elapsed(),
             served: None,
-            waited: false,
+            waited: self.waited,
         }
     }
 }
@@ -341,14 +348,19 @@ impl<S> MatchedRequest<S> {
         if let Poll::Ready(claimed) = poll_once(&mut claim) {
             return self.claimed::<B, R>(claimed, record, body);
         }
-        let claim = Box::new(claim);
+        let mut claim = Box::new(claim);
+        let waited = Arc::new(AtomicBool::new(claim.has_waited()));
+        let noted = waited.clone();
         let next = Box::pin(async move {
-            let claimed = claim.await;
-            let has_waited = claimed.has_waited;
-            let state = self.claimed::<B, R>(claimed, record, body);
-            state.with_waited(has_waited)
+            let claimed = poll_fn(|context| {
+                let polled = Pin::new(&mut *claim).poll(context);
+                noted.store(claim.has_waited(), Relaxed);
+                polled
+            });
+            let claimed = claimed.await;
+            self.claimed::<B, R>(claimed, record, body)
         });
-        RequestState::Claiming { next }
+        RequestState::Claiming { next, waited }
     }
 
     /// Executes the operation if the claim was granted, and otherwise replies.
