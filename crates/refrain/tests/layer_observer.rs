@@ -195,6 +195,7 @@ async fn observer_distinguishes_required_observed_and_passed_requests() {
         ("a", "1", Observed::WouldExecute),
         ("a", "1", Observed::WouldReplay),
         ("a", "2", Observed::WouldRefuse),
+        ("b", &"x".repeat(1_001)[..], Observed::WouldRefuse),
         ("", "1", Observed::KeyMissing),
         ("two words", "1", Observed::KeyInvalid),
     ] {

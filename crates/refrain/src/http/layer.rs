@@ -429,7 +429,7 @@ labelled! {
         WouldExecute = "would-execute",
         /// It would have got a stored outcome.
         WouldReplay = "would-replay",
-        /// It would have got a problem, such as `key-reused` or `in-flight`.
+        /// It would have got a problem, such as `key-reused`, `in-flight` or `request-too-large`.
         WouldRefuse = "would-refuse",
         /// It has no key.
         KeyMissing = "key-missing",

@@ -310,7 +310,8 @@ impl<S> MatchedRequest<S> {
             Err(error) => return self.refuse(&problem::invalid_key(&error)),
         };
         let share = Share::refusable(&self.shared.budget);
-        let mut reading = BodyReader::new(body, self.request_bytes_max(), share);
+        let bytes_max = self.shared.request_bytes_max(operation);
+        let mut reading = BodyReader::new(body, bytes_max, share);
         if let Poll::Ready(read) = poll_once(&mut reading) {
             return self.body_read(key, read);
         }
@@ -586,14 +587,8 @@ impl<S> MatchedRequest<S> {
         self.shared.will_be_known(operation, may_commit, false)
     }
 
-    /// The cap for request bodies: a body that never fits into the budget is over the cap, too.
-    fn request_bytes_max(&self) -> usize {
-        let fits = self.shared.budget.body_bytes_max();
-        self.found.operation.request_bytes_max.min(fits)
-    }
-
     fn too_large(&self) -> Problem {
-        let bytes_max = self.request_bytes_max();
+        let bytes_max = self.shared.request_bytes_max(&self.found.operation);
         let detail = format!("The body may have at most {bytes_max} bytes.");
         Problem::new(Code::RequestTooLarge, detail)
     }

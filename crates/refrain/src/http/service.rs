@@ -178,6 +178,12 @@ impl LayerState {
         }
     }
 
+    /// The cap for request bodies: a body that never fits into the budget is over the cap, too.
+    pub(super) fn request_bytes_max(&self, operation: &Operation) -> usize {
+        let fits = self.budget.body_bytes_max();
+        operation.request_bytes_max.min(fits)
+    }
+
     /// Whether a retry learns the outcome of an attempt in doubt from its receipt, or executes. `is_receipted` is whether
     /// the attempt was exactly-once.
     pub(super) fn will_be_known(
