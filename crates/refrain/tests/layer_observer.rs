@@ -297,6 +297,18 @@ async fn observer_learns_that_a_duplicate_waited() {
     assert_eq!(seen, expected);
 }
 
+#[tokio::test]
+async fn observer_sees_pages_of_problems() {
+    let shop = shop(|_| ());
+    for page in ["", "in-flight"] {
+        let path = format!("/.well-known/refrain/problems/{page}");
+        let request = Request::get(path).body(Body::empty()).unwrap();
+        let response = shop.app.clone().call(request).await.unwrap();
+        assert_eq!(response.status(), 200);
+        assert_eq!(shop.book.take(), [Decision::PageServed]);
+    }
+}
+
 /// Its report once said that it had not waited, because it never got a reply.
 #[tokio::test]
 async fn observer_learns_that_a_duplicate_waited_before_it_disconnected() {

@@ -485,6 +485,8 @@ labelled! {
         Acknowledged = "acknowledged",
         /// The client looked up the state of a key; nothing ran.
         LookedUp = "looked-up",
+        /// The client read the page of a problem; nothing ran.
+        PageServed = "page-served",
         /// The request had no key, and none is required: it passed unguarded.
         Passed = "passed",
         /// The store did not answer, and the policy lets the request pass unguarded.

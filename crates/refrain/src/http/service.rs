@@ -20,7 +20,7 @@ use super::{
     extract,
     layer::{LayerState, Prefix, Reported},
     lookup, observe, pages,
-    problem::Problem,
+    problem::{PROBLEMS_PATH, Problem},
     request::{DecisionReport, MatchedRequest, RequestState, ResponseFuture},
 };
 use crate::{
@@ -67,7 +67,9 @@ where
         let (mut head, body) = request.into_parts();
         strip(&mut head.headers);
         if let Some(page) = self.shared.page(&head) {
-            return ResponseFuture::new(None, RequestState::replied(page));
+            let report = DecisionReport::new(&self.shared, None, &head, Instant::now());
+            let page = marked(Decision::PageServed, page);
+            return ResponseFuture::new(report, RequestState::replied(page));
         }
         if self.shared.has_lookup
             && let Some(key) = self.shared.looked_up(&head)
@@ -217,8 +219,8 @@ impl LayerState {
         }
         let uri = self.uri(head);
         let name = uri.path().strip_prefix(self.problems.as_str())?;
-        // The root of the service is not ours.
-        let has_index = self.problems != "/";
+        // Below another base, the service may have a page of its own there.
+        let has_index = self.problems == PROBLEMS_PATH;
         pages::find(name, has_index, head)
     }
 }
