@@ -16,7 +16,6 @@ use tokio::sync::Semaphore;
 use super::{
     REFRAIN_RECORD, TraceContext,
     body::{Budget, Carried, Guarded},
-    extract,
     lookup::{LOOKUP_PATH, LOOKUPS_MAX},
     probe::{self, Ask, Nothing},
     problem::PROBLEMS_PATH,
@@ -398,7 +397,7 @@ impl<'a> DecidedRequest<'a> {
     /// The trace id of its caller, from the header `traceparent` of W3C Trace Context.
     #[must_use]
     pub fn trace_id(&self) -> Option<[u8; 16]> {
-        extract::trace_id(self.traceparent?)
+        Some(TraceContext::read(self.traceparent?)?.trace_id)
     }
 }
 
