@@ -183,7 +183,7 @@ impl EngineState {
                 drop(self.spawn(task.run()));
             }
             None => {
-                crate::log_rarely!(warn, record = %flight.id, "too many unknown outcomes: this one is probed only by a retry");
+                crate::log_rarely!(warn, record = %flight.id, "too many unknown outcomes: this one is looked up only by a retry, or after others are settled");
             }
         }
     }

@@ -120,11 +120,12 @@ impl Engine {
         self.inner.start_background();
     }
 
-    /// Looks up, in the background, the records in doubt that no task of this engine probes:
-    /// those of processes that have died, and those that the engine gave up.
+    /// Looks up, in the background, the records in doubt that no task of this engine probes, such as those of processes
+    /// that have died.
     ///
     /// Begins at once if called inside a runtime, else with the first claim, and ends when the source is dropped.
-    /// A record is looked up for an hour, with growing pauses, and never before its old attempt can no longer act.
+    /// A record is looked up for an hour, with growing pauses, and never before its old attempt can no longer act;
+    /// what the engine has given up is looked up again only by another process.
     /// What cannot be looked up is logged once for each operation and reason.
     pub fn resume_probes(&self, source: Weak<dyn ProbeSource>) {
         self.inner.sources.add(source);
