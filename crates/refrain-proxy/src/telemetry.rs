@@ -227,9 +227,11 @@ impl RequestOutcome {
             Decision::Replayed | Decision::Acknowledged => Self::Replayed,
             Decision::Refused => Self::Waited,
             Decision::OutcomeUnknown | Decision::Failed => Self::Unknown,
-            Decision::Passed | Decision::Unguarded | Decision::Observed | Decision::LookedUp => {
-                Self::Passed
-            }
+            Decision::Passed
+            | Decision::Unguarded
+            | Decision::Observed
+            | Decision::LookedUp
+            | Decision::PageServed => Self::Passed,
             Decision::HungUp => Self::Disconnected,
             _ => Self::Refused,
         }
