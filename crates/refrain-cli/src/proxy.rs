@@ -245,6 +245,7 @@ async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
         reader_token,
         configuration: serde_json::to_value(settings).unwrap_or_default(),
         workers: None,
+        search_time: admin::SEARCH_TIME,
     };
     // The admin address serves until the very end, so that draining can be watched.
     let admin = tokio::spawn(admin::serve(door, admin, std::future::pending()));
@@ -289,18 +290,8 @@ pub(crate) fn admin_tokens(
 ) -> Result<(Option<String>, Option<String>), Failure> {
     let token = token("admin_token")?;
     let reader = self::token("admin_reader_token")?;
-    if token.is_none() && !address.ip().is_loopback() {
-        let message = format!(
-            "refrain: the admin address {address} is reachable from other machines and needs a token; \
-             set REFRAIN_ADMIN_TOKEN or REFRAIN_ADMIN_TOKEN_FILE, or listen on 127.0.0.1"
-        );
-        return Err(Failure::Configuration(message));
-    }
-    if reader.is_some() && (token.is_none() || token == reader) {
-        let message = "refrain: REFRAIN_ADMIN_READER_TOKEN needs REFRAIN_ADMIN_TOKEN with another value; \
-                       set both, or unset REFRAIN_ADMIN_READER_TOKEN";
-        return Err(Failure::Configuration(message.into()));
-    }
+    admin::check_tokens(address, token.as_deref(), reader.as_deref())
+        .map_err(|error| Failure::Configuration(format!("refrain: {error}")))?;
     Ok((token, reader))
 }
 

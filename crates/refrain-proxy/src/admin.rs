@@ -25,6 +25,7 @@ use std::{
     io,
     net::SocketAddr,
     sync::{Arc, atomic::AtomicBool},
+    time::Duration,
 };
 
 use axum::{
@@ -42,6 +43,7 @@ mod durations;
 pub(crate) use durations::{BucketCounts, quantile};
 pub(crate) mod health;
 mod listen;
+pub use access::check_tokens;
 pub use listen::serve as serve_routes;
 
 mod metrics;
@@ -86,7 +88,12 @@ pub struct Admin {
     pub configuration: serde_json::Value,
     /// The message consumers of this process, if it has any.
     pub workers: Option<Arc<dyn Workers>>,
+    /// The longest search for one response, usually [`SEARCH_TIME`]; the next request continues it.
+    pub search_time: Duration,
 }
+
+/// The longest search for one response: few enough for the response to come in time if the last step is slow.
+pub const SEARCH_TIME: Duration = Duration::from_secs(3);
 
 /// Serves until `shutdown` completes, then waits a few seconds for responses in progress.
 ///

@@ -9,6 +9,7 @@ use std::{
 use http::StatusCode;
 use refrain::{
     Operation,
+    clock::{Clock as _, SystemClock, Timestamp},
     http::{Code, DecidedRequest, Decision, Observed, Observer},
     policy::AccessLogSettings,
 };
@@ -44,6 +45,7 @@ pub struct Telemetry {
     /// Unset if there are no traces.
     tracer: OnceLock<Tracer>,
     started: Instant,
+    started_at: Timestamp,
 }
 
 impl Telemetry {
@@ -57,6 +59,7 @@ impl Telemetry {
             access_log: OnceLock::new(),
             tracer: OnceLock::new(),
             started: Instant::now(),
+            started_at: SystemClock.wall(),
         })
     }
 
@@ -70,6 +73,12 @@ impl Telemetry {
     #[must_use]
     pub fn started(&self) -> Instant {
         self.started
+    }
+
+    /// When that was, on this process's clock. Another time after a restart.
+    #[must_use]
+    pub fn started_at(&self) -> Timestamp {
+        self.started_at
     }
 
     /// The most recent requests.

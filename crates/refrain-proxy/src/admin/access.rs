@@ -64,27 +64,7 @@ impl Access {
         let is_loopback = address.ip().to_canonical().is_loopback();
         let token = admin.token.as_deref();
         let reader = admin.reader_token.as_deref();
-        if [token, reader]
-            .iter()
-            .flatten()
-            .any(|it| it.trim().is_empty())
-        {
-            return Err(invalid(
-                "the admin token is empty; set a token, or leave it unset".into(),
-            ));
-        }
-        if !is_loopback && token.is_none() {
-            return Err(invalid(format!(
-                "the admin address {address} is reachable from other machines, and no token is set; \
-                 set a token, or listen on 127.0.0.1"
-            )));
-        }
-        if reader.is_some() && (token.is_none() || token == reader) {
-            return Err(invalid(
-                "the reader token needs an admin token that differs from it; set both, or only the admin token"
-                    .into(),
-            ));
-        }
+        check_tokens(address, token, reader)?;
         let resolver = token.map(|it| (blake3::hash(it.as_bytes()), Role::Resolver));
         let reader = reader.map(|it| (blake3::hash(it.as_bytes()), Role::Reader));
         Ok(Self {
@@ -187,6 +167,36 @@ impl Access {
         let fix = "use the admin token, REFRAIN_ADMIN_TOKEN of the proxy";
         Err(Refusal::new(StatusCode::FORBIDDEN, error, fix))
     }
+}
+
+/// Checks the admin token and the token that only reads, for a listener on this address.
+///
+/// # Errors
+/// [`io::ErrorKind::InvalidInput`] if a token is blank, if a token is missing on an address that is not a loopback one,
+/// or if the token that only reads stands alone or equals the other one.
+pub fn check_tokens(
+    address: SocketAddr,
+    token: Option<&str>,
+    reader: Option<&str>,
+) -> io::Result<()> {
+    let mut all = [token, reader].into_iter().flatten();
+    if all.any(|it| it.trim().is_empty()) {
+        return Err(invalid(
+            "the admin token is empty; set a token, or leave it unset".into(),
+        ));
+    }
+    if token.is_none() && !address.ip().to_canonical().is_loopback() {
+        return Err(invalid(format!(
+            "the admin address {address} is reachable from other machines and needs a token; \
+             set REFRAIN_ADMIN_TOKEN or REFRAIN_ADMIN_TOKEN_FILE, or listen on 127.0.0.1"
+        )));
+    }
+    if reader.is_some() && (token.is_none() || token == reader) {
+        let message = "REFRAIN_ADMIN_READER_TOKEN needs REFRAIN_ADMIN_TOKEN with another value; \
+                       set both, or unset REFRAIN_ADMIN_READER_TOKEN";
+        return Err(invalid(message.into()));
+    }
+    Ok(())
 }
 
 /// Rejects requests that another site may have caused, and limits the time of every response.

@@ -17,7 +17,7 @@ use super::{
     visit::{Fields, see_other},
 };
 use crate::admin::{
-    records::{ListQuery, list_as, parse_id},
+    records::{ListQuery, list_as, parse_id, searched_percent},
     refusal::Refusal,
     view::Past,
 };
@@ -194,7 +194,7 @@ fn results(fields: &Fields, rows: &[Row], next: Option<RecordId>) -> Markup {
             h2 #results { @if rows.is_empty() { "No records" } @else { "Results" } }
             @if rows.is_empty() {
                 p.soft {
-                    @if next.is_some() { "None on this page; the search continues on the next one." }
+                    @if next.is_some() { "None so far: " (searched_percent(next)) " % of the store is searched. The next page continues." }
                     @else if fields.get("key").is_empty() { "No record matches." }
                     @else { "No record has this key: it was never used, or its record was released, erased or swept." }
                 }

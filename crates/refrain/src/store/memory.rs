@@ -190,7 +190,7 @@ impl Store for Memory {
     async fn list(&self, query: &Query) -> Result<Page> {
         let read = |id| Ok(self.read_one(id));
         // Reading from memory is cheap, so no filter before it.
-        super::list(&self.shared.table, query, |_, _| true, read)
+        super::list(&self.shared.table, query, |_, _| true, read, || true)
     }
 
     async fn erase(&self, id: RecordId) -> Result<Erased> {
