@@ -24,8 +24,16 @@ use crate::admin::{
     resolve::{As, Finding, apply, kept_for, prepare},
 };
 
-/// The fields of the form, which every step sends on.
-const FIELDS: [&str; 6] = ["as", "status", "content_type", "body", "reason", "by"];
+/// The fields of the form, which every step sends on. `fence` is that of the attempt that the form was made for.
+const FIELDS: [&str; 7] = [
+    "as",
+    "status",
+    "content_type",
+    "body",
+    "reason",
+    "by",
+    "fence",
+];
 
 /// What an operator has entered.
 #[derive(Debug, Clone)]
@@ -78,6 +86,7 @@ impl Entries {
             r#as,
             reason: self.get("reason").trim().to_owned(),
             by: self.filled("by"),
+            fence: self.filled("fence"),
             status: status.transpose()?,
             headers: headers.into_iter().collect::<BTreeMap<_, _>>(),
             body: body.map(str::to_owned),
@@ -135,6 +144,9 @@ async fn check(
             reading.record.state.name(),
         ));
     };
+    if finding.fence != Some(hold.fence.to_string()) {
+        return Err(crate::admin::resolve::other_attempt());
+    }
     let resolution = prepare(&desk.admin, reading.id, &finding).await?;
     let left = hold.settles.left(reading.now);
     match resolution == Resolution::NeverHappened && !left.is_zero() {
@@ -218,6 +230,7 @@ fn form_fields(desk: &Desk, reading: &Reading, history: &History, entries: &Entr
         form.stack method="post" action={ "/records/" (reading.id) "/resolve" } {
             (frame::form_token(&desk.visitor))
             input type="hidden" name="step" value="check";
+            @if let Some(fence) = reading.record.fence() { input type="hidden" name="fence" value=(fence); }
             fieldset {
                 legend { "What did you find out?" }
                 div.choice {

@@ -25,6 +25,12 @@ fn form_token(page: &str) -> &str {
     rest.split_once('"').unwrap().0
 }
 
+/// The fence that the form of a record was made for.
+fn fence(page: &str) -> &str {
+    let (_, rest) = page.split_once("name=\"fence\" value=\"").unwrap();
+    rest.split_once('"').unwrap().0
+}
+
 async fn get(stage: &Stage, path: &str, cookie: &str) -> AdminResponse {
     let headers = [BROWSER, ("cookie", cookie)];
     stage.ask_with(Method::GET, path, &headers, "").await
@@ -226,7 +232,10 @@ async fn a_form_counts_only_with_the_token_of_its_page() {
         };
         let shown = get(&stage, &page, &own).await;
         let foreign = get(&stage, &page, &other).await;
-        let said = "as=completed&status=200&reason=because";
+        let said = &format!(
+            "as=completed&status=200&reason=because&fence={}",
+            fence(&shown.text)
+        );
         for forged in ["", "0", form_token(&foreign.text)] {
             let answer = post(&stage, &path, &own, &settlement(forged, "settle", said)).await;
             assert_eq!(answer.status, 403, "{forged}");
@@ -296,6 +305,7 @@ async fn a_wrong_entry_is_explained_and_the_others_stay() {
     );
     let shown = get(&stage, &page, "").await;
     let (cookie, token) = (cookies(&shown), form_token(&shown.text).to_owned());
+    let fence = fence(&shown.text);
     let cases = [
         ("reason=seen%20it&body=kept", 400, "Nothing is chosen"),
         (
@@ -331,6 +341,7 @@ async fn a_wrong_entry_is_explained_and_the_others_stay() {
     ];
     for (entries, status, said) in cases {
         for step in ["check", "settle"] {
+            let entries = &format!("{entries}&fence={fence}");
             let answer = post(&stage, &path, &cookie, &settlement(&token, step, entries)).await;
             let text = answer.text.to_lowercase();
             assert_eq!(answer.status, status, "{entries}");
@@ -345,7 +356,8 @@ async fn a_wrong_entry_is_explained_and_the_others_stay() {
         }
     }
     stage.clock.advance(Duration::from_secs(90));
-    let entries = "as=never-happened&reason=not%20in%20the%20ledger&by=anna";
+    let entries =
+        &format!("as=never-happened&reason=not%20in%20the%20ledger&by=anna&fence={fence}");
     let asked = post(
         &stage,
         &path,
@@ -380,6 +392,46 @@ async fn a_wrong_entry_is_explained_and_the_others_stay() {
     )
     .await;
     assert_eq!(again.status, 404, "the record is gone");
+}
+
+#[tokio::test]
+async fn what_was_found_out_about_one_attempt_does_not_settle_a_later_one() {
+    let stage = stage::open().await;
+    let record = stage.doubt("order-7").await;
+    let (path, page) = (
+        format!("/records/{record}/resolve"),
+        format!("/records/{record}"),
+    );
+    let shown = get(&stage, &page, "").await;
+    let (cookie, token) = (cookies(&shown), form_token(&shown.text).to_owned());
+    let found = |fence: &str| {
+        format!("as=completed&status=200&body=of-the-first&reason=seen&fence={fence}")
+    };
+    let first = found(fence(&shown.text));
+    // Meanwhile another person settles the record, the client retries, and the retry gets no response either.
+    stage.clock.advance(Duration::from_secs(90));
+    let never = refrain::engine::Resolution::NeverHappened;
+    let _ = stage.engine.resolve(record, never, "not there").await;
+    stage.doubt("order-7").await;
+    for step in ["check", "settle"] {
+        let answer = post(&stage, &path, &cookie, &settlement(&token, step, &first)).await;
+        assert_eq!(answer.status, 409, "{}", answer.text);
+        assert!(answer.text.contains("has changed since you looked"));
+        assert!(answer.text.contains("of-the-first"), "the entries are lost");
+    }
+    let said = r#"{"as":"completed","status":200,"reason":"seen","fence":"FENCE"}"#;
+    let api = format!("/api/records/{record}/resolve");
+    let old = said.replace("FENCE", fence(&shown.text));
+    let answer = stage.ask(Method::POST, &api, &old).await;
+    assert_eq!(answer.status, 409, "{}", answer.text);
+    let answer = stage
+        .ask(Method::POST, &api, &said.replace("FENCE", "7"))
+        .await;
+    assert_eq!(answer.status, 400, "{}", answer.text);
+    let shown = get(&stage, &page, "").await;
+    let new = said.replace("FENCE", fence(&shown.text));
+    let answer = stage.ask(Method::POST, &api, &new).await;
+    assert_eq!(answer.status, 200, "{}", answer.text);
 }
 
 #[tokio::test]

@@ -64,10 +64,9 @@ pub(crate) async fn open_at(address: &str, token: Option<&str>) -> Stage {
 }
 
 pub(crate) async fn open_with_workers(workers: Arc<dyn Workers>) -> Stage {
-    let clock = ManualClock::new();
-    let store = Memory::with_options(1 << 30, clock.shared());
-    let store = AnyStore::new(store);
-    open_process(store, clock, "127.0.0.1:0", None, Some(workers)).await
+    let mut setup = Setup::new();
+    setup.workers = Some(workers);
+    setup.open().await
 }
 
 pub(crate) async fn open_on(
@@ -76,53 +75,78 @@ pub(crate) async fn open_on(
     address: &str,
     token: Option<&str>,
 ) -> Stage {
-    open_process(store, clock, address, token, None).await
+    let mut setup = Setup::new();
+    (setup.store, setup.clock) = (store, clock);
+    address.clone_into(&mut setup.address);
+    setup.token = token.map(Into::into);
+    setup.open().await
 }
 
-async fn open_process(
-    store: AnyStore,
-    clock: ManualClock,
-    address: &str,
-    token: Option<&str>,
-    workers: Option<Arc<dyn Workers>>,
-) -> Stage {
-    let policy = Policy::new(vec![Operation::new("POST /v1/payments").unwrap()]).unwrap();
-    let metrics = Metrics::new(&policy, "memory:");
-    let telemetry = Telemetry::new(metrics.clone());
-    let engine = Engine::new(store.with_meter(metrics));
-    let layer = RefrainLayer::new(engine.clone(), policy).with_observer(telemetry.clone());
-    let shop = Router::new()
-        .route(
-            "/v1/payments",
-            post(async || (StatusCode::CREATED, "charged")),
-        )
-        .layer(layer.clone());
-    let listener = TcpListener::bind(address).await.unwrap();
-    let port = listener.local_addr().unwrap().port();
-    let is_draining = Arc::new(AtomicBool::new(false));
-    let admin = Admin {
-        layer,
-        telemetry,
-        is_draining: is_draining.clone(),
-        token: token.map(Into::into),
-        reader_token: token
-            .is_some_and(|it| !it.trim().is_empty())
-            .then(|| READER_TOKEN.into()),
-        configuration: serde_json::json!({ "upstream": "http://127.0.0.1:3000" }),
-        workers,
-    };
-    let (stop, stopped) = oneshot::channel();
-    let shutdown = async {
-        let _ = stopped.await;
-    };
-    Stage {
-        address: SocketAddr::from(([127, 0, 0, 1], port)),
-        engine,
-        clock,
-        is_draining,
-        shop,
-        stop: Some(stop),
-        serving: tokio::spawn(admin::serve(listener, admin, shutdown)),
+/// What a stage is made from.
+pub(crate) struct Setup {
+    pub(crate) store: AnyStore,
+    pub(crate) clock: ManualClock,
+    pub(crate) address: String,
+    pub(crate) token: Option<String>,
+    pub(crate) policy: Policy,
+    pub(crate) workers: Option<Arc<dyn Workers>>,
+    /// Changes the layer before it is used.
+    pub(crate) adapt: fn(RefrainLayer) -> RefrainLayer,
+}
+
+impl Setup {
+    /// A shop in memory, whose admin listener needs no token.
+    pub(crate) fn new() -> Self {
+        let clock = ManualClock::new();
+        Self {
+            store: AnyStore::new(Memory::with_options(1 << 30, clock.shared())),
+            clock,
+            address: "127.0.0.1:0".into(),
+            token: None,
+            policy: Policy::new(vec![Operation::new("POST /v1/payments").unwrap()]).unwrap(),
+            workers: None,
+            adapt: |layer| layer,
+        }
+    }
+
+    pub(crate) async fn open(self) -> Stage {
+        let metrics = Metrics::new(&self.policy, "memory:");
+        let telemetry = Telemetry::new(metrics.clone());
+        let engine = Engine::new(self.store.with_meter(metrics));
+        let layer = RefrainLayer::new(engine.clone(), self.policy);
+        let layer = (self.adapt)(layer.with_observer(telemetry.clone()));
+        let shop = Router::new()
+            .route(
+                "/v1/payments",
+                post(async || (StatusCode::CREATED, "charged")),
+            )
+            .layer(layer.clone());
+        let listener = TcpListener::bind(self.address).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let is_draining = Arc::new(AtomicBool::new(false));
+        let has_token = self.token.as_ref().is_some_and(|it| !it.trim().is_empty());
+        let admin = Admin {
+            layer,
+            telemetry,
+            is_draining: is_draining.clone(),
+            token: self.token,
+            reader_token: has_token.then(|| READER_TOKEN.into()),
+            configuration: serde_json::json!({ "upstream": "http://127.0.0.1:3000" }),
+            workers: self.workers,
+        };
+        let (stop, stopped) = oneshot::channel();
+        let shutdown = async {
+            let _ = stopped.await;
+        };
+        Stage {
+            address: SocketAddr::from(([127, 0, 0, 1], port)),
+            engine,
+            clock: self.clock,
+            is_draining,
+            shop,
+            stop: Some(stop),
+            serving: tokio::spawn(admin::serve(listener, admin, shutdown)),
+        }
     }
 }
 
