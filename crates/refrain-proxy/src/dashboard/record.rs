@@ -52,7 +52,7 @@ pub(super) async fn contents(
 ) -> Markup {
     let history = reading.record.trace.read().unwrap_or_default();
     let past = Past::new(reading.now);
-    let receipt = receipt(&desk.admin, reading.id).await;
+    let receipt = receipt(&desk.admin, reading).await;
     html! {
         (heading(reading, &history))
         (message)
