@@ -10,6 +10,7 @@
 //! | `frame` | what all pages share |
 //! | `overview`, `chart`, `live` | the first page, its charts, and the list of requests |
 //! | `search`, `record`, `resolve`, `advice` | records, unknown outcomes, and how they are settled |
+//! | `once` | changes that are made once, and their results |
 //! | `settings`, `workers` | operations, store and configuration in force; workers and their dead letters |
 
 use std::sync::Arc;
@@ -29,6 +30,7 @@ mod advice;
 mod chart;
 mod frame;
 mod live;
+mod once;
 mod overview;
 mod record;
 mod resolve;
@@ -79,6 +81,7 @@ pub(crate) fn routes(access: &Arc<Access>) -> Router<Arc<Admin>> {
         .layer(Extension(access.clone()))
         .layer(Extension(overview::StoreView::default()))
         .layer(Extension(live::Streams::default()))
+        .layer(Extension(once::Changes::default()))
         .layer(middleware::from_fn(restrict))
 }
 

@@ -252,8 +252,8 @@ fn invalid(message: String) -> io::Error {
 }
 
 fn too_slow() -> Refusal {
-    let error = "the store did not respond in time";
-    let fix = "check that the store is reachable, and retry";
+    let error = format!("there was no response within {} s", ANSWER_MAX.as_secs());
+    let fix = "check that the store and, for workers, the broker respond, and retry";
     Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error, fix)
 }
 

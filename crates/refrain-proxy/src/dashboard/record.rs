@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use axum::{extract::Path, response::Response};
-use http::StatusCode;
+use axum::{Extension, extract::Path, response::Response};
+use http::{StatusCode, Uri};
 use maud::{Markup, html};
 use refrain::{
     Outcome,
@@ -14,8 +14,10 @@ use refrain::{
 use super::{
     Desk, advice,
     frame::{self, Failed, Section, moment, notice, span},
+    once::Changes,
     resolve::{self, Entries},
     search::reason_text,
+    visit::Fields,
 };
 use crate::{
     admin::{
@@ -32,9 +34,27 @@ const BINARY_SHOWN: usize = 256;
 /// Most recent requests of a record that are shown.
 const REQUESTS_SHOWN: usize = 20;
 
-pub(super) async fn show(desk: Desk, Path(id): Path<String>) -> Result<Response, Failed> {
-    let reading = read(&desk.admin, parse_id(&id)?).await?;
-    let contents = contents(&desk, &reading, &Entries::default(), &html! {}).await;
+pub(super) async fn show(
+    desk: Desk,
+    Extension(changes): Extension<Changes>,
+    Path(id): Path<String>,
+    uri: Uri,
+) -> Result<Response, Failed> {
+    let id = parse_id(&id)?;
+    let settled = changes.shown(&Fields::of_query(&uri));
+    let contents = match (read(&desk.admin, id).await, settled) {
+        (Ok(reading), settled) => {
+            let message = settled.unwrap_or_default();
+            contents(&desk, &reading, &Entries::default(), &message).await
+        }
+        // The key is free again, or the store does not respond now; the record was settled.
+        (Err(_), Some(settled)) => html! {
+            p.crumbs { a href="/unknown" { "Unknown outcomes" } " › settled" }
+            h1 { "Record settled" }
+            (settled)
+        },
+        (Err(refusal), None) => return Err(refusal.into()),
+    };
     Ok(page(&desk, &contents, StatusCode::OK))
 }
 

@@ -69,6 +69,20 @@ async fn refused(stage: &Stage, reason: &str) -> u64 {
         .unwrap()
 }
 
+/// Sends a form, and opens the page that shows its result.
+async fn post_and_follow(stage: &Stage, path: &str, cookie: &str, body: &str) -> AdminResponse {
+    let answer = post(stage, path, cookie, body).await;
+    assert_eq!(answer.status, 303, "{}", answer.text);
+    let page = answer.headers["location"].to_str().unwrap();
+    get(stage, page, cookie).await
+}
+
+/// The id of a form that is sent once.
+fn once(page: &str) -> &str {
+    let (_, rest) = page.split_once("name=\"once\" value=\"").unwrap();
+    rest.split_once('"').unwrap().0
+}
+
 fn settlement(token: &str, step: &str, rest: &str) -> String {
     format!("form_token={token}&step={step}&{rest}")
 }
@@ -285,7 +299,7 @@ async fn a_form_counts_only_with_the_token_of_its_page() {
             refrain::store::StateName::Indeterminate,
             "something was changed"
         );
-        let answer = post(&stage, &path, &own, &body).await;
+        let answer = post_and_follow(&stage, &path, &own, &body).await;
         assert_eq!(answer.status, 200, "{}", answer.text);
         assert!(
             answer.text.contains("is settled as: it succeeded"),
@@ -372,26 +386,64 @@ async fn a_wrong_entry_is_explained_and_the_others_stay() {
     );
     let edit = post(&stage, &path, &cookie, &settlement(&token, "edit", entries)).await;
     assert!(edit.text.contains("value=\"anna\""), "{}", edit.text);
-    let done = post(
-        &stage,
-        &path,
-        &cookie,
-        &settlement(&token, "settle", entries),
-    )
-    .await;
-    assert!(
-        done.text.contains("is settled as: it never happened"),
-        "{}",
-        done.text
+    let body = settlement(
+        &token,
+        "settle",
+        &format!("{entries}&once={}", once(&asked.text)),
     );
-    let again = post(
+    let done = post_and_follow(&stage, &path, &cookie, &body).await;
+    let said = "is settled as: it never happened";
+    assert!(done.text.contains(said), "{}", done.text);
+    let again = post_and_follow(&stage, &path, &cookie, &body).await;
+    assert_eq!(
+        (again.status, again.text),
+        (200, done.text),
+        "a reload says the same"
+    );
+    let other = settlement(&token, "settle", entries);
+    let again = post(&stage, &path, &cookie, &other).await;
+    assert_eq!(again.status, 404, "the record is gone");
+}
+
+#[tokio::test]
+async fn a_double_click_settles_once_and_says_so_twice() {
+    let stage = stage::open().await;
+    let record = stage.doubt("order-7").await;
+    let (path, page) = (
+        format!("/records/{record}/resolve"),
+        format!("/records/{record}"),
+    );
+    let shown = get(&stage, &page, "").await;
+    let (cookie, token) = (cookies(&shown), form_token(&shown.text));
+    let entries = format!(
+        "as=completed&status=201&body=found&reason=seen&fence={}",
+        fence(&shown.text)
+    );
+    let asked = post(
         &stage,
         &path,
         &cookie,
-        &settlement(&token, "settle", entries),
+        &settlement(token, "check", &entries),
     )
     .await;
-    assert_eq!(again.status, 404, "the record is gone");
+    let once = once(&asked.text);
+    let body = settlement(token, "settle", &format!("{entries}&once={once}"));
+    let send = || post_and_follow(&stage, &path, &cookie, &body);
+    let (one, other, third) = tokio::join!(send(), send(), send());
+    for answer in [one, other, third] {
+        assert_eq!(answer.status, 200);
+        let said = "is settled as: it succeeded";
+        assert!(answer.text.contains(said), "{}", answer.text);
+    }
+    let tally = stage.engine.tally();
+    assert_eq!(tally.get(refrain::engine::Count::Resolved), 1);
+    // Another person, with another page, does not hear that it failed.
+    let body = settlement(token, "settle", &entries.replace("found", "other"));
+    let answer = post(&stage, &path, &cookie, &body).await;
+    assert_eq!(answer.status, 409);
+    for part in ["Already settled", "Stored answer", "found"] {
+        assert!(answer.text.contains(part), "no {part} in {}", answer.text);
+    }
 }
 
 #[tokio::test]
