@@ -10,7 +10,7 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue};
 use refrain::{
-    Outcome, RecordId, Store as _,
+    Operation, Outcome, RecordId, Store as _,
     engine::{OperatorAction, Resolution, Resolved},
     outcome::Packer,
     policy::Terms,
@@ -192,7 +192,10 @@ fn check_header(admin: &Admin, name: &str, value: &str) -> Result<(), Refusal> {
     HeaderValue::try_from(value).map_err(|_| bad("invalid header value"))?;
     let lower = name.to_ascii_lowercase();
     let mut operations = admin.layer.policy().operations();
-    match operations.any(|operation| operation.replays_header(&lower)) {
+    // A process that only runs workers has no operations.
+    let is_replayed = Operation::always_replays(&lower)
+        || operations.any(|operation| operation.replays_header(&lower));
+    match is_replayed {
         true => Ok(()),
         false => Err(bad("no operation replays this header; remove it")),
     }

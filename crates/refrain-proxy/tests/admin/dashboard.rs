@@ -487,6 +487,27 @@ async fn what_was_found_out_about_one_attempt_does_not_settle_a_later_one() {
 }
 
 #[tokio::test]
+async fn the_record_of_a_worker_is_settled_with_what_the_form_suggests() {
+    let mut setup = stage::Setup::new();
+    setup.policy = refrain::Policy::new(Vec::new()).unwrap();
+    let stage = setup.open().await;
+    stage.doubt_of("billing", "order-7").await;
+    let page = format!("/records/{}", stage.id("order-7"));
+    let shown = get(&stage, &page, "").await;
+    let suggested = "name=\"content_type\" value=\"application/json\"";
+    assert!(shown.text.contains(suggested), "{}", shown.text);
+    let entries = format!(
+        "as=completed&status=200&content_type=application/json&reason=seen&fence={}",
+        fence(&shown.text)
+    );
+    let body = settlement(form_token(&shown.text), "settle", &entries);
+    let path = format!("{page}/resolve");
+    let settled = post_and_follow(&stage, &path, &cookies(&shown), &body).await;
+    let said = "is settled as: it succeeded";
+    assert!(settled.text.contains(said), "{}", settled.text);
+}
+
+#[tokio::test]
 async fn every_page_forbids_what_it_does_not_need() {
     let stage = stage::open().await;
     for path in [
