@@ -53,6 +53,7 @@ pub(crate) mod overview;
 pub(crate) mod records;
 pub(crate) mod refusal;
 pub(crate) mod resolve;
+mod scans;
 mod scrape;
 pub(crate) mod sessions;
 pub(crate) mod unknown;

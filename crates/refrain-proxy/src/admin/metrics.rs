@@ -21,7 +21,7 @@ use refrain::{
     store::{Meter, Op},
 };
 
-use super::{census::CensusCache, durations::Durations, unknown::UnknownCache};
+use super::{census::CensusCache, durations::Durations, scans::ScanTurns, unknown::UnknownCache};
 use crate::{
     descriptors::Connections,
     telemetry::{RequestOutcome, TelemetryCounts, Totals},
@@ -81,6 +81,7 @@ pub struct Metrics {
     upstream_errors: UpstreamErrors,
     census: CensusCache,
     unknown: UnknownCache,
+    scans: ScanTurns,
     refused_access: RefusedAccess,
     telemetry: TelemetryCounts,
 }
@@ -221,6 +222,7 @@ impl Metrics {
             refused_heads,
             census: CensusCache::default(),
             unknown: UnknownCache::default(),
+            scans: ScanTurns::default(),
         })
     }
 
@@ -287,6 +289,11 @@ impl Metrics {
     /// The last sample of unknown outcomes.
     pub(super) fn unknown(&self) -> &UnknownCache {
         &self.unknown
+    }
+
+    /// The turns of searches of the records.
+    pub(crate) fn scans(&self) -> &ScanTurns {
+        &self.scans
     }
 
     /// Counters of requests that the admin listener refused.

@@ -54,7 +54,7 @@ impl Changes {
             if result.is_none() {
                 *result = Some(make.await?.into_string());
             }
-            Ok(())
+            Ok::<_, Refusal>(())
         });
         made.await.map_err(|_| interrupted())??;
         Ok(id)

@@ -93,7 +93,7 @@ pub(super) async fn records(desk: Desk, uri: Uri) -> Result<Response, Failed> {
         };
     }
     let found = match query(&desk, &fields) {
-        Ok(query) => list_as(&desk.admin, query, Row::new).await,
+        Ok(query) => list(&desk, query).await,
         Err(refusal) => Err(refusal),
     };
     let results = match found {
@@ -101,6 +101,12 @@ pub(super) async fn records(desk: Desk, uri: Uri) -> Result<Response, Failed> {
         Err(refusal) => told(&refusal),
     };
     Ok(search_page(&desk, &fields, &results))
+}
+
+/// A page of records, and where the next one begins. Searches of this process take turns.
+async fn list(desk: &Desk, query: store::Query) -> Result<(Vec<Row>, Option<RecordId>), Refusal> {
+    let _turn = desk.admin.telemetry.metrics().scans().wait().await?;
+    list_as(&desk.admin, query, Row::new).await
 }
 
 fn told(refusal: &Refusal) -> Markup {
@@ -191,30 +197,47 @@ fn form(desk: &Desk, fields: &Fields) -> Markup {
 fn results(fields: &Fields, rows: &[Row], next: Option<RecordId>) -> Markup {
     html! {
         section aria-labelledby="results" {
-            h2 #results { @if rows.is_empty() { "No records" } @else { "Results" } }
-            @if rows.is_empty() {
+            h2 #results { @if rows.is_empty() && next.is_none() { "No records" } @else { "Results" } }
+            @if rows.is_empty() && next.is_none() {
                 p.soft {
-                    @if next.is_some() { "None on this page; the search continues on the next one." }
-                    @else if fields.get("key").is_empty() { "No record matches." }
+                    @if fields.get("key").is_empty() { "No record matches." }
                     @else { "No record has this key: it was never used, or its record was released, erased or swept." }
                 }
-            } @else {
+            } @else if !rows.is_empty() {
                 (table(rows, "Records, in the order of their ids"))
             }
-            (pages(fields, "/records", next))
+            (searched(rows.len(), PAGE, next))
+            (pages(fields, "/records", rows.len() < PAGE as usize, next))
+        }
+    }
+}
+
+/// What a page means that has room for more records, and is not the last one.
+fn searched(found: usize, page: u32, next: Option<RecordId>) -> Markup {
+    let is_partial = next.is_some() && found < page as usize;
+    html! {
+        @if is_partial {
+            (notice("info", "The search is not finished", &html! {
+                p {
+                    @match found { 0 => "No record was found so far.", 1 => "1 record was found so far.", _ => { (found) " records were found so far." } }
+                    " The store has more records than can be searched at a time: continue the search."
+                }
+            }))
         }
     }
 }
 
 /// Links to the first and to the next page.
-fn pages(fields: &Fields, address: &str, next: Option<RecordId>) -> Markup {
+fn pages(fields: &Fields, address: &str, is_partial: bool, next: Option<RecordId>) -> Markup {
     let is_first = fields.get("after").is_empty();
     html! {
         @if !is_first || next.is_some() {
             nav.pages aria-label="Pages of the list" {
                 @if !is_first { a.button.quiet href={ (address) "?" (fields.query_with("after", "")) } { "First page" } }
                 @if let Some(next) = next {
-                    a.button href={ (address) "?" (fields.query_with("after", &next.to_string())) } { "Next page" }
+                    a.button href={ (address) "?" (fields.query_with("after", &next.to_string())) } {
+                        @if is_partial { "Continue the search" } @else { "Next page" }
+                    }
                 }
             }
         }
@@ -275,7 +298,7 @@ pub(super) async fn unknown(desk: Desk, uri: Uri) -> Result<Response, Failed> {
         limit: UNKNOWN_PAGE,
         ..store::Query::default()
     };
-    let (mut rows, next) = list_as(&desk.admin, query, Row::new).await?;
+    let (mut rows, next) = list(&desk, query).await?;
     rows.sort_by_key(|row| std::cmp::Reverse(row.age()));
     let is_all = next.is_none() && fields.get("after").is_empty();
     let contents = html! {
@@ -296,7 +319,8 @@ pub(super) async fn unknown(desk: Desk, uri: Uri) -> Result<Response, Failed> {
             }
             (work_list(&rows))
         }
-        (pages(&fields, "/unknown", next))
+        (searched(rows.len(), UNKNOWN_PAGE, next))
+        (pages(&fields, "/unknown", rows.len() < UNKNOWN_PAGE as usize, next))
     };
     Ok(frame::page(
         &desk,
@@ -350,4 +374,25 @@ pub(super) fn reason_text(reason: Reason) -> String {
         _ => "the handler failed without saying whether it took effect",
     };
     format!("{} – {meaning}", reason.name())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_search_that_is_not_finished_says_so_and_goes_on() {
+        let fields = Fields::of_query(&"/records?operation=payments".parse().unwrap());
+        let next = RecordId([7; 16]);
+        let page = results(&fields, &[], Some(next)).into_string();
+        assert!(page.contains("The search is not finished"), "{page}");
+        assert!(
+            page.contains(&format!("operation=payments&amp;after={next}")),
+            "{page}"
+        );
+        assert!(!page.contains("No records"), "{page}");
+        let page = results(&fields, &[], None).into_string();
+        assert!(page.contains("No record matches"), "{page}");
+        assert!(!page.contains("not finished"), "{page}");
+    }
 }
