@@ -1,6 +1,7 @@
 //! Access control of the admin API.
 //!
 //! Every program on the machine can reach a loopback address, including browsers, and any web page can make a browser send requests.
+//! A page of another site may only link to this one.
 //! So `Host` must be a loopback name (after DNS rebinding it is the page's own name), writes to the API need a content
 //! type that browsers do not send across sites without a preflight request, forms of the dashboard need a token,
 //! and no response allows another origin to read it.
@@ -123,10 +124,14 @@ impl Access {
             let fix = "send the request to http://127.0.0.1 or http://localhost";
             return Err(Refusal::new(StatusCode::FORBIDDEN, error, fix));
         }
-        if matches!(*request.method(), Method::GET | Method::HEAD) {
-            return Ok(());
-        }
-        check_origin(request.headers(), host.as_ref()).inspect_err(|_| self.count_refused("origin"))
+        let headers = request.headers();
+        let checked = match *request.method() {
+            // Where no token is needed, a page of another site could start searches and take the live streams.
+            Method::GET | Method::HEAD if is_own_site(headers) || is_opened(headers) => Ok(()),
+            Method::GET | Method::HEAD => Err(other_site()),
+            _ => check_origin(headers, host.as_ref()),
+        };
+        checked.inspect_err(|_| self.count_refused("origin"))
     }
 
     /// The role of a token; `None` if it is wrong. After several wrong ones, each further one has to wait.
@@ -278,7 +283,6 @@ fn is_loopback(host: &Authority) -> bool {
 
 /// Rejects requests that a browser marks as coming from another origin.
 fn check_origin(headers: &HeaderMap, host: Option<&Authority>) -> Result<(), Refusal> {
-    const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
     let is_own = |origin: &HeaderValue| {
         let origin = origin.to_str().ok().and_then(|it| it.split_once("://"));
         origin
@@ -286,15 +290,33 @@ fn check_origin(headers: &HeaderMap, host: Option<&Authority>) -> Result<(), Ref
             .is_some_and(|((_, from), host)| from == host.as_str())
     };
     let origin = headers.get(header::ORIGIN).is_none_or(is_own);
-    let site = headers
-        .get(SEC_FETCH_SITE)
-        .is_none_or(|site| site == "same-origin" || site == "none");
-    if origin && site {
-        return Ok(());
+    match origin && is_own_site(headers) {
+        true => Ok(()),
+        false => Err(other_site()),
     }
+}
+
+/// Whether a browser sends the request for this site or for its user; programs do not say.
+fn is_own_site(headers: &HeaderMap) -> bool {
+    const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+    let site = headers.get(SEC_FETCH_SITE);
+    site.is_none_or(|site| site == "same-origin" || site == "none")
+}
+
+/// Whether a browser opens the page in a tab, as for a link in a message.
+fn is_opened(headers: &HeaderMap) -> bool {
+    let has = |name, value| {
+        headers
+            .get(HeaderName::from_static(name))
+            .is_some_and(|it| it == value)
+    };
+    has("sec-fetch-mode", "navigate") && has("sec-fetch-dest", "document")
+}
+
+fn other_site() -> Refusal {
     let error = "the request comes from a web page of another site";
     let fix = "send it from a program, or from a page of this address";
-    Err(Refusal::new(StatusCode::FORBIDDEN, error, fix))
+    Refusal::new(StatusCode::FORBIDDEN, error, fix)
 }
 
 /// Whether the body is JSON, or absent.
