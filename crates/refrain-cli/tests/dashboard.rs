@@ -442,6 +442,7 @@ fn serve_workers(runtime: &tokio::runtime::Runtime, workers: Arc<HostileWorkers>
         is_draining: Arc::default(),
         token: None,
         reader_token: None,
+        hosts: Vec::new(),
         configuration: json!({ "workers": [{ "name": HOSTILE }], "store": HOSTILE }),
         workers: Some(workers),
     };

@@ -52,6 +52,7 @@ async fn open_with(operation: Operation, token: Option<&str>) -> Stage {
         is_draining: Arc::new(AtomicBool::new(false)),
         token: token.map(Into::into),
         reader_token: None,
+        hosts: Vec::new(),
         configuration: Value::Null,
         workers: None,
     };

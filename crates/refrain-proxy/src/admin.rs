@@ -83,6 +83,8 @@ pub struct Admin {
     pub token: Option<String>,
     /// Token that only allows to read.
     pub reader_token: Option<String>,
+    /// Further names in `Host` that a loopback listener accepts, in lower case; they need a token.
+    pub hosts: Vec<String>,
     /// The settings in force, without secrets.
     pub configuration: serde_json::Value,
     /// The message consumers of this process, if it has any.
@@ -92,7 +94,8 @@ pub struct Admin {
 /// Serves until `shutdown` completes, then waits a few seconds for responses in progress.
 ///
 /// # Errors
-/// [`io::ErrorKind::InvalidInput`] if the address is not loopback and there is no token, or if the token is empty.
+/// [`io::ErrorKind::InvalidInput`] if the address is not loopback or has further host names and there is no token,
+/// or if the token is empty.
 ///
 /// # Cancellation
 /// Closes its connections at once when dropped.

@@ -44,6 +44,8 @@ pub(crate) enum Role {
 #[derive(Debug)]
 pub(crate) struct Access {
     is_loopback: bool,
+    /// Further names of a loopback listener.
+    hosts: Vec<String>,
     /// Hashes of the tokens. They have equal length and are compared in constant time, so timing reveals nothing.
     tokens: Vec<(blake3::Hash, Role)>,
     /// Part of the names of cookies: browsers share cookies between the ports of a host.
@@ -80,6 +82,12 @@ impl Access {
                  set a token, or listen on 127.0.0.1"
             )));
         }
+        if token.is_none() && !admin.hosts.is_empty() {
+            return Err(invalid(
+                "the admin listener has further host names, and no token is set; set a token"
+                    .into(),
+            ));
+        }
         if reader.is_some() && (token.is_none() || token == reader) {
             return Err(invalid(
                 "the reader token needs an admin token that differs from it; set both, or only the admin token"
@@ -90,6 +98,7 @@ impl Access {
         let reader = reader.map(|it| (blake3::hash(it.as_bytes()), Role::Reader));
         Ok(Self {
             is_loopback,
+            hosts: admin.hosts.clone(),
             tokens: resolver.into_iter().chain(reader).collect(),
             port: address.port(),
             sessions: Sessions::new(),
@@ -118,10 +127,10 @@ impl Access {
 
     fn check_same_site(&self, request: &Request) -> Result<(), Refusal> {
         let host = host(request);
-        if self.is_loopback && !host.as_ref().is_some_and(is_loopback) {
+        if self.is_loopback && !host.as_ref().is_some_and(|host| self.is_own_name(host)) {
             self.count_refused("host");
-            let error = "the Host header is not a loopback address";
-            let fix = "send the request to http://127.0.0.1 or http://localhost";
+            let error = "the Host header is not a loopback address, and not in admin_hosts";
+            let fix = "send the request to http://127.0.0.1 or http://localhost, or add the name to admin_hosts";
             return Err(Refusal::new(StatusCode::FORBIDDEN, error, fix));
         }
         let headers = request.headers();
@@ -132,6 +141,11 @@ impl Access {
             _ => check_origin(headers, host.as_ref()),
         };
         checked.inspect_err(|_| self.count_refused("origin"))
+    }
+
+    fn is_own_name(&self, host: &Authority) -> bool {
+        let has = |name: &String| name.eq_ignore_ascii_case(host.host());
+        is_loopback(host) || self.hosts.iter().any(has)
     }
 
     /// The role of a token; `None` if it is wrong. After several wrong ones, each further one has to wait.

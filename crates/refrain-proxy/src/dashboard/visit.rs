@@ -17,7 +17,7 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use super::frame;
 use crate::admin::{
     REQUEST_BYTES_MAX,
-    access::{Access, Role},
+    access::{Access, Role, bearer},
     refusal::Refusal,
     sessions::random_id,
 };
@@ -44,12 +44,12 @@ impl Visitor {
     /// Recognises the visitor by the session cookie or, for programs, by the header `Authorization`.
     async fn recognise(access: &Access, headers: &HeaderMap) -> Result<Self, Refusal> {
         let session = cookie(headers, &session_cookie(access));
-        let role = match session.as_deref() {
+        let known = session.as_deref().and_then(|id| access.sessions.role(id));
+        let role = match known {
             _ if !access.needs_token() => Some(Role::Resolver),
-            _ if headers.contains_key(header::AUTHORIZATION) => {
-                Some(access.role_of_bearer(headers).await?)
-            }
-            Some(id) => access.sessions.role(id),
+            Some(role) => Some(role),
+            // Another scheme is for the proxy in front of the listener, such as its own log-in.
+            None if bearer(headers).is_some() => Some(access.role_of_bearer(headers).await?),
             None => None,
         };
         let session = session.filter(|_| role.is_some() && access.needs_token());

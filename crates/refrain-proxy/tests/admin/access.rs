@@ -116,6 +116,29 @@ async fn a_page_of_another_site_cannot_write() {
 }
 
 #[tokio::test]
+async fn a_proxy_on_the_same_machine_serves_the_listener_under_its_name() {
+    let mut setup = stage::Setup::new();
+    setup.hosts = vec!["refrain.internal".into()];
+    let said = setup.open().await.close().await.unwrap_err().to_string();
+    assert!(said.contains("no token is set"), "{said}");
+    let mut setup = stage::Setup::new();
+    setup.hosts = vec!["refrain.internal".into()];
+    setup.token = Some("open sesame".into());
+    let stage = setup.open().await;
+    for (host, expected) in [
+        ("refrain.internal", 200),
+        ("Refrain.Internal:443", 200),
+        ("127.0.0.1", 200),
+        ("evil.internal", 403),
+    ] {
+        let answer = stage
+            .ask_with(Method::GET, "/livez", &[("host", host)], "")
+            .await;
+        assert_eq!(answer.status, expected, "{host}");
+    }
+}
+
+#[tokio::test]
 async fn a_page_of_another_site_can_only_link_here() {
     let stage = stage::open().await;
     let site = |site| ("sec-fetch-site", site);

@@ -158,6 +158,24 @@ async fn a_token_opens_a_session_that_ends_with_log_out() {
 }
 
 #[tokio::test]
+async fn a_session_counts_beside_the_credentials_of_a_proxy() {
+    let stage = stage::open_at("127.0.0.1:0", Some(TOKEN)).await;
+    let session = log_in(&stage, TOKEN).await;
+    let cases = [
+        ("Basic YW5uYTpzZWNyZXQ=", session.as_str(), 200),
+        ("Bearer of-another-service", session.as_str(), 200),
+        ("Basic YW5uYTpzZWNyZXQ=", "", 303),
+        ("Bearer open sesame", "", 200),
+        ("Bearer of-another-service", "", 401),
+    ];
+    for (credentials, cookie, expected) in cases {
+        let headers = [BROWSER, ("cookie", cookie), ("authorization", credentials)];
+        let answer = stage.ask_with(Method::GET, "/unknown", &headers, "").await;
+        assert_eq!(answer.status, expected, "{credentials} {cookie}");
+    }
+}
+
+#[tokio::test]
 async fn log_in_leads_only_to_pages_of_this_listener() {
     let stage = stage::open_at("127.0.0.1:0", Some(TOKEN)).await;
     for next in [

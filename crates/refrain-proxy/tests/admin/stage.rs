@@ -88,6 +88,7 @@ pub(crate) struct Setup {
     pub(crate) clock: ManualClock,
     pub(crate) address: String,
     pub(crate) token: Option<String>,
+    pub(crate) hosts: Vec<String>,
     pub(crate) policy: Policy,
     pub(crate) workers: Option<Arc<dyn Workers>>,
     /// Changes the layer before it is used.
@@ -103,6 +104,7 @@ impl Setup {
             clock,
             address: "127.0.0.1:0".into(),
             token: None,
+            hosts: Vec::new(),
             policy: Policy::new(vec![Operation::new("POST /v1/payments").unwrap()]).unwrap(),
             workers: None,
             adapt: |layer| layer,
@@ -131,6 +133,7 @@ impl Setup {
             is_draining: is_draining.clone(),
             token: self.token,
             reader_token: has_token.then(|| READER_TOKEN.into()),
+            hosts: self.hosts,
             configuration: serde_json::json!({ "upstream": "http://127.0.0.1:3000" }),
             workers: self.workers,
         };
