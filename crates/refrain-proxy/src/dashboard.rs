@@ -9,7 +9,7 @@
 //! | `visit` | who asks: sessions, roles, form tokens, log-in |
 //! | `frame` | what all pages share |
 //! | `overview`, `chart`, `live` | the first page, its charts, and the list of requests |
-//! | `search`, `record`, `resolve`, `advice` | records, unknown outcomes, and how they are settled |
+//! | `search`, `record`, `timeline`, `resolve`, `advice` | records, unknown outcomes, and how they are settled |
 //! | `once` | changes that are made once, and their results |
 //! | `settings`, `workers` | operations, store and configuration in force; workers and their dead letters |
 
@@ -36,6 +36,7 @@ mod record;
 mod resolve;
 mod search;
 mod settings;
+mod timeline;
 mod visit;
 mod workers;
 

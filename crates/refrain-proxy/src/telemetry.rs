@@ -18,6 +18,7 @@ mod access_log;
 mod counts;
 mod rates;
 mod recent;
+mod waiters;
 
 #[cfg_attr(not(feature = "otel"), path = "telemetry/traces_off.rs")]
 mod traces;
@@ -29,6 +30,8 @@ pub use recent::{RecentRequests, RequestSummary};
 #[cfg(feature = "otel")]
 pub use traces::TraceOptions;
 pub(crate) use traces::{ClientSpan, Tracer};
+use waiters::Waiters;
+pub(crate) use waiters::{RECORDS_MAX, WAITERS_MAX, Waiter};
 
 use access_log::{AccessLine, AccessLog};
 
@@ -38,6 +41,7 @@ use crate::admin::Metrics;
 pub struct Telemetry {
     metrics: Arc<Metrics>,
     recent: RecentRequests,
+    waiters: Waiters,
     rates: RateHistory,
     /// Unset if there is no access log.
     access_log: OnceLock<AccessLog>,
@@ -53,6 +57,7 @@ impl Telemetry {
         Arc::new(Self {
             metrics,
             recent: RecentRequests::default(),
+            waiters: Waiters::default(),
             rates: RateHistory::default(),
             access_log: OnceLock::new(),
             tracer: OnceLock::new(),
@@ -76,6 +81,11 @@ impl Telemetry {
     #[must_use]
     pub fn recent(&self) -> &RecentRequests {
         &self.recent
+    }
+
+    /// The requests that waited for another one with the same key.
+    pub(crate) fn waiters(&self) -> &Waiters {
+        &self.waiters
     }
 
     /// Rates and latencies of the last hour.
@@ -159,6 +169,9 @@ impl Observer for Telemetry {
     fn decided(&self, request: &DecidedRequest<'_>) {
         self.metrics.decided(request);
         self.recent.offer(request);
+        if request.waited {
+            self.waiters.note(request);
+        }
         if let Some(log) = self.access_log.get() {
             log.push(&AccessLine::of(request));
         }

@@ -7,7 +7,7 @@ use http::{StatusCode, Uri};
 use maud::{Markup, html};
 use refrain::{
     Outcome,
-    record::{Attempt, End, History, Hold, State},
+    record::{History, Hold, State},
     store::{Reading, StateName},
 };
 
@@ -17,6 +17,7 @@ use super::{
     once::Changes,
     resolve::{self, Entries},
     search::reason_text,
+    timeline::{timeline, waiters},
     visit::Fields,
 };
 use crate::{
@@ -92,7 +93,7 @@ pub(super) async fn contents(
             }
             section aria-labelledby="timeline" {
                 h2 #timeline { "What happened" }
-                (timeline(reading, &history, &past))
+                (timeline(desk, reading, &history, &past))
             }
         }
         (advice::section(desk, reading, &history))
@@ -100,6 +101,7 @@ pub(super) async fn contents(
         @if reading.record.state.name() == StateName::Indeterminate {
             (resolve::form(desk, reading, &history, entries))
         }
+        (waiters(desk, reading))
         (requests(desk, reading))
     }
 }
@@ -170,53 +172,6 @@ pub(super) fn guarantee(guarantee: refrain::Guarantee) -> &'static str {
         refrain::Guarantee::AtMostOnce => "at-most-once",
         refrain::Guarantee::AtLeastOnce => "at-least-once",
         refrain::Guarantee::ExactlyOnce => "exactly-once",
-    }
-}
-
-fn timeline(reading: &Reading, history: &History, past: &Past) -> Markup {
-    let is_running = reading.record.state.name() == StateName::InFlight;
-    html! {
-        @if history.attempts.is_empty() {
-            p.soft { "This record was made by a release that kept no history." }
-        } @else {
-            ol.timeline {
-                @for attempt in &history.attempts { (attempt_steps(attempt, past)) }
-                @if is_running { li.info { span.what { "Still running" } } }
-            }
-        }
-    }
-}
-
-fn attempt_steps(attempt: &Attempt, past: &Past) -> Markup {
-    let trace_id = attempt.trace_id.map(u128::from_be_bytes);
-    html! {
-        li {
-            div.when { (moment(past, attempt.at)) }
-            span.what { "Attempt " (attempt.number) " started" }
-            div.soft {
-                @if !attempt.node.is_empty() { "by " code { (attempt.node) } ", " }
-                "fence " code { (attempt.fence) }
-            }
-            @if let Some(id) = trace_id { div.soft { "trace id " code { (format!("{id:032x}")) } } }
-        }
-        @for (at, end) in &attempt.ends {
-            @let (tone, text) = end_text(*end);
-            li class=(tone) {
-                div.when { (moment(past, *at)) }
-                span.what { (text) }
-            }
-        }
-    }
-}
-
-fn end_text(end: End) -> (&'static str, String) {
-    match end {
-        End::Completed => ("pass", "Completed: the outcome is stored".into()),
-        End::Unknown(reason) => ("fail", format!("Outcome unknown: {}", reason_text(reason))),
-        End::NoEffect => (
-            "info",
-            "Ended without effect: the key was free again".into(),
-        ),
     }
 }
 

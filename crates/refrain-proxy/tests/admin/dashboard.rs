@@ -526,6 +526,63 @@ async fn the_record_of_a_worker_is_settled_with_what_the_form_suggests() {
 }
 
 #[tokio::test]
+async fn the_page_of_a_record_lists_who_waited_for_it() {
+    let stage = stage::open().await;
+    let pay = || stage.pay(Some("order-7"), "Bearer ann", "held");
+    let release = async {
+        let waiting = || stage.engine.tally().waiting_now() == 1;
+        refrain_testkit::wait::until_true("the duplicate waits", waiting).await;
+        let page = stage.get("/api/records?state=in-flight").await.json;
+        let record = page["records"][0]["id"].as_str().unwrap().to_owned();
+        let running = stage.get(&format!("/records/{record}")).await;
+        assert!(running.text.contains("lease until"), "{}", running.text);
+        stage.gate.add_permits(1);
+        record
+    };
+    let (.., record) = tokio::join!(pay(), pay(), release);
+    let page = stage.get(&format!("/records/{record}")).await;
+    let (_, waiters) = page.text.split_once("id=\"waiters\"").unwrap();
+    let (waiters, _) = waiters.split_once("</section>").unwrap();
+    assert_eq!(
+        waiters.matches("data-name=\"Result\"").count(),
+        1,
+        "{waiters}"
+    );
+    assert!(waiters.contains("waited"), "{waiters}");
+    assert!(
+        page.text.contains("Each attempt has a lease of"),
+        "{}",
+        page.text
+    );
+}
+
+#[tokio::test]
+async fn the_timeline_says_how_many_attempts_it_leaves_out() {
+    const ATTEMPTS: usize = 60;
+    let stage = stage::open().await;
+    let mut intent = refrain::Intent::new(
+        refrain::Scope::none(),
+        refrain::Key::new("order-7").unwrap(),
+    );
+    intent.terms.guarantee = refrain::Guarantee::AtLeastOnce;
+    intent.terms.attempts_max = 100;
+    for _ in 0..ATTEMPTS {
+        let mut running = stage.claim(&intent, "order-7").await;
+        let _ = running
+            .doubt(refrain::record::Reason::Timeout)
+            .await
+            .unwrap();
+    }
+    let page = stage
+        .get(&format!("/records/{}", stage.id("order-7")))
+        .await;
+    let shown = page.text.matches(" started</span>").count();
+    assert!((2..ATTEMPTS).contains(&shown), "{shown} of {ATTEMPTS}");
+    let said = format!("{} attempts left out", ATTEMPTS - shown);
+    assert!(page.text.contains(&said), "no {said} in {}", page.text);
+}
+
+#[tokio::test]
 async fn every_page_forbids_what_it_does_not_need() {
     let stage = stage::open().await;
     for path in [

@@ -29,7 +29,11 @@ use refrain_proxy::{
 };
 use refrain_testkit::ManualClock;
 use serde_json::Value;
-use tokio::{net::TcpListener, net::TcpStream, sync::oneshot, task::JoinHandle};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{Semaphore, oneshot},
+    task::JoinHandle,
+};
 use tower_service::Service as _;
 
 /// The token that only reads, where there is a token.
@@ -40,6 +44,8 @@ pub(crate) struct Stage {
     pub(crate) engine: Engine,
     pub(crate) clock: ManualClock,
     pub(crate) is_draining: Arc<AtomicBool>,
+    /// Payments of the amount `held` wait for a permit.
+    pub(crate) gate: Arc<Semaphore>,
     /// The shop, guarded by the layer.
     shop: Router,
     stop: Option<oneshot::Sender<()>>,
@@ -117,11 +123,16 @@ impl Setup {
         let engine = Engine::new(self.store.with_meter(metrics));
         let layer = RefrainLayer::new(engine.clone(), self.policy);
         let layer = (self.adapt)(layer.with_observer(telemetry.clone()));
+        let gate = Arc::new(Semaphore::new(0));
+        let held = gate.clone();
+        let charge = async move |amount: String| {
+            if amount == "held" {
+                let _permit = held.acquire().await;
+            }
+            (StatusCode::CREATED, "charged")
+        };
         let shop = Router::new()
-            .route(
-                "/v1/payments",
-                post(async || (StatusCode::CREATED, "charged")),
-            )
+            .route("/v1/payments", post(charge))
             .layer(layer.clone());
         let listener = TcpListener::bind(self.address).await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -146,6 +157,7 @@ impl Setup {
             engine,
             clock: self.clock,
             is_draining,
+            gate,
             shop,
             stop: Some(stop),
             serving: tokio::spawn(admin::serve(listener, admin, shutdown)),
@@ -222,7 +234,7 @@ impl Stage {
             .await
     }
 
-    async fn claim(&self, intent: &Intent, key: &str) -> Running {
+    pub(crate) async fn claim(&self, intent: &Intent, key: &str) -> Running {
         match self.engine.claim(intent).await.unwrap() {
             Verdict::Granted(guard) => guard.start(),
             other => panic!("{key} is not free: {other:?}"),
