@@ -50,7 +50,7 @@ const CONTENT_POLICY: &str = "default-src 'none'; style-src 'self'; script-src '
 pub(crate) fn routes(access: &Arc<Access>) -> Router<Arc<Admin>> {
     let pages = Router::new()
         .route("/", get(overview::show))
-        .route("/live", get(live::live))
+        .route(visit::LIVE, get(live::live))
         .route("/unknown", get(search::unknown))
         .route("/records", get(search::records))
         .route("/records/{id}", get(record::show))

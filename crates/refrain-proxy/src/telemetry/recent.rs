@@ -26,6 +26,8 @@ const KEPT_MAX: usize = 512;
 const PER_READ: u32 = 25;
 /// Ordinary requests that may be kept after each tick, while nobody reads.
 const PER_TICK: u32 = 5;
+/// Requests that waited and may be kept after each tick: many ordinary ones do not displace them.
+const WAITED_PER_TICK: u32 = 25;
 /// Refused and unknown requests that may be kept after each tick.
 const UNUSUAL_PER_TICK: u32 = 100;
 /// Longer paths are cut off.
@@ -107,8 +109,10 @@ fn micros(span: Duration) -> u64 {
 pub struct RecentRequests {
     kept: Mutex<Kept>,
     ordinary_left: AtomicU32,
+    waited_left: AtomicU32,
     unusual_left: AtomicU32,
     left_out: AtomicU64,
+    epoch: u32,
 }
 
 #[derive(Debug, Default)]
@@ -122,8 +126,10 @@ impl Default for RecentRequests {
         Self {
             kept: Mutex::default(),
             ordinary_left: AtomicU32::new(PER_READ),
+            waited_left: AtomicU32::new(WAITED_PER_TICK),
             unusual_left: AtomicU32::new(UNUSUAL_PER_TICK),
             left_out: AtomicU64::new(0),
+            epoch: rand::random(),
         }
     }
 }
@@ -133,7 +139,8 @@ impl RecentRequests {
     pub(super) fn offer(&self, request: &DecidedRequest<'_>) {
         let outcome = RequestOutcome::of(request);
         let left = match outcome {
-            RequestOutcome::Refused | RequestOutcome::Unknown => &self.unusual_left,
+            _ if is_unusual(outcome) => &self.unusual_left,
+            _ if request.waited => &self.waited_left,
             _ => &self.ordinary_left,
         };
         // A plain load first: on a busy proxy nothing is left most of the time.
@@ -164,10 +171,32 @@ impl RecentRequests {
     pub fn after(&self, seq: u64, limit: usize) -> Vec<RequestSummary> {
         self.ordinary_left.fetch_max(PER_READ, Relaxed);
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_new = |it: &&RequestSummary| it.seq > seq;
-        let mut found: Vec<_> = kept.requests.iter().rev().take_while(is_new).collect();
+        let mut found: Vec<_> = kept.after(seq).collect();
         found.truncate(limit);
         found.into_iter().rev().cloned().collect()
+    }
+
+    /// The requests after this sequence number that fit, oldest first, and the latest sequence number. If more than
+    /// `limit` fit, the refused and unknown ones come before the others, and late ones before early ones.
+    pub(crate) fn fitting(
+        &self,
+        seq: u64,
+        limit: usize,
+        fits: impl Fn(&RequestSummary) -> bool,
+    ) -> (Vec<RequestSummary>, u64) {
+        self.ordinary_left.fetch_max(PER_READ, Relaxed);
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found: Vec<_> = kept.after(seq).filter(|it| fits(it)).collect();
+        // The sort is stable: each part stays in its order.
+        found.sort_by_key(|it| !is_unusual(it.outcome));
+        found.truncate(limit);
+        found.sort_by_key(|it| it.seq);
+        (found.into_iter().cloned().collect(), kept.last_seq)
+    }
+
+    /// A number that differs in each process: sequence numbers of another process mean nothing here.
+    pub(crate) fn epoch(&self) -> u32 {
+        self.epoch
     }
 
     /// Number of requests that were counted in the metrics only.
@@ -179,6 +208,71 @@ impl RecentRequests {
     /// Allows a few requests to be kept while nobody reads.
     pub(super) fn allow_some(&self) {
         self.ordinary_left.fetch_max(PER_TICK, Relaxed);
+        self.waited_left.fetch_max(WAITED_PER_TICK, Relaxed);
         self.unusual_left.fetch_max(UNUSUAL_PER_TICK, Relaxed);
+    }
+}
+
+/// Whether an operator looks for requests with this result first.
+fn is_unusual(outcome: RequestOutcome) -> bool {
+    matches!(outcome, RequestOutcome::Refused | RequestOutcome::Unknown)
+}
+
+impl Kept {
+    /// The requests after this sequence number, latest first; all if it is one of another process.
+    fn after(&self, seq: u64) -> impl Iterator<Item = &RequestSummary> {
+        let seq = if seq > self.last_seq { 0 } else { seq };
+        let is_new = move |it: &&RequestSummary| it.seq > seq;
+        self.requests.iter().rev().take_while(is_new)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn summary(outcome: RequestOutcome) -> RequestSummary {
+        RequestSummary {
+            seq: 0,
+            time: Timestamp(0),
+            operation: None,
+            method: "POST".into(),
+            path: "/".into(),
+            outcome,
+            code: None,
+            status: None,
+            record: None,
+            trace_id: None,
+            total_us: 0,
+            upstream_us: None,
+            waited: false,
+        }
+    }
+
+    #[test]
+    fn many_ordinary_requests_do_not_displace_the_unusual_ones() {
+        let recent = RecentRequests::default();
+        recent.push(summary(RequestOutcome::Unknown));
+        recent.push(summary(RequestOutcome::Refused));
+        for _ in 0..100 {
+            recent.push(summary(RequestOutcome::Executed));
+        }
+        let (all, last) = recent.fitting(0, 25, |_| true);
+        let seqs: Vec<_> = all.iter().map(|it| it.seq).collect();
+        let expected: Vec<_> = [1, 2].into_iter().chain(80..=102).collect();
+        assert_eq!((seqs, last), (expected, 102));
+        // A filter comes before the limit.
+        let refused = |it: &RequestSummary| it.outcome == RequestOutcome::Refused;
+        let (found, last) = recent.fitting(0, 25, refused);
+        assert_eq!((found.len(), found[0].seq, last), (1, 2, 102));
+        assert_eq!(recent.fitting(102, 25, |_| true).0.len(), 0);
+    }
+
+    #[test]
+    fn a_number_of_an_earlier_process_shows_what_there_is() {
+        let recent = RecentRequests::default();
+        recent.push(summary(RequestOutcome::Executed));
+        assert_eq!(recent.after(1, 10).len(), 0);
+        assert_eq!(recent.after(7_000, 10).len(), 1);
     }
 }

@@ -176,6 +176,54 @@ async fn a_session_counts_beside_the_credentials_of_a_proxy() {
 }
 
 #[tokio::test]
+async fn a_session_that_ends_takes_its_live_stream_with_it() {
+    use http_body_util::BodyExt as _;
+    let stage = stage::open_at("127.0.0.1:0", Some(TOKEN)).await;
+    let session = log_in(&stage, TOKEN).await;
+    let headers = [("cookie", session.as_str())];
+    let live = stage.send(Method::GET, "/live", &headers, "").await;
+    assert_eq!(live.status(), 200);
+    let page = get(&stage, "/", &session).await;
+    let body = format!("form_token={}", form_token(&page.text));
+    post(&stage, "/logout", &session, &body).await;
+    let ended = tokio::time::timeout(Duration::from_secs(60), live.into_body().collect()).await;
+    assert!(ended.is_ok(), "the stream goes on after the log-out");
+}
+
+#[tokio::test]
+async fn logging_in_again_ends_the_session_that_it_replaces() {
+    let stage = stage::open_at("127.0.0.1:0", Some(TOKEN)).await;
+    let first = log_in(&stage, READER_TOKEN).await;
+    let page = get(&stage, "/", &first).await;
+    let body = format!("token={TOKEN}&form_token={}", form_token(&page.text));
+    let answer = post(&stage, "/login", &first, &body).await;
+    assert_eq!(answer.status, 303, "{}", answer.text);
+    assert_eq!(
+        get(&stage, "/unknown", &first).await.status,
+        303,
+        "it goes on"
+    );
+    assert_eq!(get(&stage, "/unknown", &cookies(&answer)).await.status, 200);
+}
+
+#[tokio::test]
+async fn the_live_stream_begins_again_after_a_restart() {
+    use http_body_util::BodyExt as _;
+    let stage = stage::open().await;
+    stage.pay(Some("order-7"), "Bearer ann", "1").await;
+    // The position of an earlier process, with a higher and with a lower number.
+    for seen in ["7-9999", "0-0", "", "1", "x"] {
+        let headers = [("last-event-id", seen)];
+        let live = stage.send(Method::GET, "/live", &headers, "").await;
+        let mut body = live.into_body();
+        let frame = tokio::time::timeout(Duration::from_secs(60), body.frame()).await;
+        let frame = frame.expect("a row").unwrap().unwrap().into_data().unwrap();
+        let text = String::from_utf8(frame.to_vec()).unwrap();
+        assert!(text.contains("/v1/payments"), "{seen}: {text}");
+    }
+}
+
+#[tokio::test]
 async fn log_in_leads_only_to_pages_of_this_listener() {
     let stage = stage::open_at("127.0.0.1:0", Some(TOKEN)).await;
     for next in [

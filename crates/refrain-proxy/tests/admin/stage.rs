@@ -13,7 +13,7 @@ use axum::{Router, body::Body, routing::post};
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Full};
-use hyper::client::conn::http1;
+use hyper::{body::Incoming, client::conn::http1};
 use hyper_util::rt::TokioIo;
 use refrain::{
     Engine, Intent, Key, Operation, Outcome, Policy, RecordId, Scope, Verdict,
@@ -184,6 +184,26 @@ impl Stage {
         headers: &[(&str, &str)],
         body: &str,
     ) -> AdminResponse {
+        let response = self.send(method, path, headers, body).await;
+        let (head, body) = response.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        let text = String::from_utf8(body.to_vec()).unwrap();
+        AdminResponse {
+            status: head.status.as_u16(),
+            headers: head.headers,
+            json: serde_json::from_str(&text).unwrap_or_default(),
+            text,
+        }
+    }
+
+    /// Sends a request; returns when the response has begun.
+    pub(crate) async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Response<Incoming> {
         let stream = TcpStream::connect(self.address).await.unwrap();
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
         tokio::spawn(connection);
@@ -195,19 +215,8 @@ impl Stage {
             request = request.header(*name, *value);
         }
         let body = Full::new(Bytes::copy_from_slice(body.as_bytes()));
-        let response = sender
-            .send_request(request.body(body).unwrap())
-            .await
-            .unwrap();
-        let (head, body) = response.into_parts();
-        let body = body.collect().await.unwrap().to_bytes();
-        let text = String::from_utf8(body.to_vec()).unwrap();
-        AdminResponse {
-            status: head.status.as_u16(),
-            headers: head.headers,
-            json: serde_json::from_str(&text).unwrap_or_default(),
-            text,
-        }
+        let request = request.body(body).unwrap();
+        sender.send_request(request).await.unwrap()
     }
 
     /// Sends a payment to the shop.
