@@ -155,7 +155,8 @@ mod tests {
     async fn the_number_of_kept_results_has_a_limit() {
         let changes = Changes::default();
         for _ in 0..=KEPT_MAX {
-            let made = changes.make(&form("7"), async { Ok(html! { "done" }) });
+            let form = form("7");
+            let made = changes.make(&form, async { Ok(html! { "done" }) });
             assert!(made.await.is_ok());
         }
         assert_eq!(changes.0.lock().unwrap().len(), KEPT_MAX);
