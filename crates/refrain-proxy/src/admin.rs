@@ -39,7 +39,7 @@ use tokio::net::TcpListener;
 pub(crate) mod access;
 mod census;
 mod durations;
-pub(crate) use durations::{BucketCounts, quantile};
+pub(crate) use durations::{BucketCounts, LAST_BOUND_MICROS, quantile};
 pub(crate) mod health;
 mod listen;
 pub use listen::serve as serve_routes;

@@ -157,6 +157,8 @@ impl Telemetry {
     /// Takes samples for the rates until it is dropped.
     pub(crate) async fn sample(&self) -> std::convert::Infallible {
         let mut ticks = tokio::time::interval(RateHistory::INTERVAL);
+        // After a stall, samples of no time at all would be drawn as gaps.
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
             self.rates.push(self.metrics.totals());
@@ -207,19 +209,22 @@ pub enum RequestOutcome {
     Unknown,
     /// It passed unguarded.
     Passed,
+    /// A client looked up the state of its key.
+    LookedUp,
     /// The client disconnected before the response.
     Disconnected,
 }
 
 impl RequestOutcome {
     /// All of them, in the order of declaration.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Executed,
         Self::Replayed,
         Self::Waited,
         Self::Refused,
         Self::Unknown,
         Self::Passed,
+        Self::LookedUp,
         Self::Disconnected,
     ];
 
@@ -240,9 +245,8 @@ impl RequestOutcome {
             Decision::Replayed | Decision::Acknowledged => Self::Replayed,
             Decision::Refused => Self::Waited,
             Decision::OutcomeUnknown | Decision::Failed => Self::Unknown,
-            Decision::Passed | Decision::Unguarded | Decision::Observed | Decision::LookedUp => {
-                Self::Passed
-            }
+            Decision::Passed | Decision::Unguarded | Decision::Observed => Self::Passed,
+            Decision::LookedUp => Self::LookedUp,
             Decision::HungUp => Self::Disconnected,
             _ => Self::Refused,
         }
@@ -258,6 +262,7 @@ impl RequestOutcome {
             Self::Refused => "refused",
             Self::Unknown => "unknown",
             Self::Passed => "passed",
+            Self::LookedUp => "looked-up",
             Self::Disconnected => "disconnected",
         }
     }

@@ -4,7 +4,13 @@
 
 use std::{
     fmt,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{
+            AtomicU64,
+            Ordering::{Acquire, Release},
+        },
+    },
     time::Duration,
 };
 
@@ -74,6 +80,8 @@ pub struct Metrics {
     operations: Vec<OperationSeries>,
     /// Requests that match no operation, by class of status.
     unmatched: [Series; StatusClass::ALL.len()],
+    /// The look-ups among them.
+    looked_up: AtomicU64,
     /// Indexed by the store operation.
     ops: Vec<StoreSeries>,
     connections: Connections,
@@ -211,6 +219,7 @@ impl Metrics {
             waited,
             observed,
             unmatched,
+            looked_up: AtomicU64::new(0),
             upstream_errors,
             refused_access,
             telemetry,
@@ -252,8 +261,12 @@ impl Metrics {
         for operation in &self.operations {
             self.add_operation(operation, &mut totals);
         }
-        let passed = self.unmatched.iter().map(|series| series.count.get());
-        totals.outcomes[RequestOutcome::Passed as usize] += passed.sum::<u64>();
+        // Read before the others, which are counted first.
+        let looked_up = self.looked_up.load(Acquire);
+        totals.outcomes[RequestOutcome::LookedUp as usize] += looked_up;
+        let unmatched = self.unmatched.iter().map(|series| series.count.get());
+        let passed = unmatched.sum::<u64>().saturating_sub(looked_up);
+        totals.outcomes[RequestOutcome::Passed as usize] += passed;
         totals
     }
 
@@ -395,6 +408,9 @@ impl Observer for Metrics {
         if let Some(series) = series {
             series.count.inc();
             series.durations.observe(request.took);
+        }
+        if request.decision == Decision::LookedUp && request.operation.is_none() {
+            self.looked_up.fetch_add(1, Release);
         }
         if let Some(operation) = request.operation.filter(|_| request.waited) {
             let labels = vec![("operation", operation.name.clone())];

@@ -140,7 +140,7 @@ fn tone(outcome: RequestOutcome) -> &'static str {
         RequestOutcome::Replayed | RequestOutcome::Waited => "pass",
         RequestOutcome::Refused => "warn",
         RequestOutcome::Unknown => "fail",
-        RequestOutcome::Passed | RequestOutcome::Disconnected => "soft",
+        RequestOutcome::Passed | RequestOutcome::LookedUp | RequestOutcome::Disconnected => "soft",
     }
 }
 

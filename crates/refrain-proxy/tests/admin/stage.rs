@@ -229,6 +229,14 @@ impl Stage {
         self.shop.clone().call(request).await.unwrap()
     }
 
+    /// Looks up the state of a key, as a client.
+    pub(crate) async fn look_up(&self, key: &str, user: &str) -> Response<Body> {
+        let path = format!("{}{key}", refrain::http::LOOKUP_PATH);
+        let request = Request::get(path).header("authorization", user);
+        let request = request.body(Body::empty()).unwrap();
+        self.shop.clone().call(request).await.unwrap()
+    }
+
     pub(crate) fn id(&self, key: &str) -> RecordId {
         RecordId::derive(
             self.engine.secret(),
