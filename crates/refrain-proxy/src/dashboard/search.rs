@@ -7,6 +7,7 @@ use http::Uri;
 use maud::{Markup, html};
 use refrain::{
     Key, RecordId,
+    clock::{Clock as _, SystemClock, Timestamp},
     record::{KeyDigest, Reason, State},
     store::{self, Reading, StateName},
 };
@@ -106,7 +107,9 @@ pub(super) async fn records(desk: Desk, uri: Uri) -> Result<Response, Failed> {
 /// A page of records, and where the next one begins. Searches of this process take turns.
 async fn list(desk: &Desk, query: store::Query) -> Result<(Vec<Row>, Option<RecordId>), Refusal> {
     let _turn = desk.admin.telemetry.metrics().scans().wait().await?;
-    list_as(&desk.admin, query, Row::new).await
+    let (mut rows, next) = list_as(&desk.admin, query, Row::new).await?;
+    rows.sort_by_key(Row::age);
+    Ok((rows, next))
 }
 
 fn told(refusal: &Refusal) -> Markup {
@@ -128,10 +131,32 @@ fn query(desk: &Desk, fields: &Fields) -> Result<store::Query, Refusal> {
     };
     let key = fields.filled("key").map(Key::new).transpose()?;
     let secret = desk.admin.layer.engine().secret();
+    let query = wanted.parsed(secret)?;
+    let now = SystemClock.wall();
+    let age = |name| moment(fields, name).map(|at| at.map(|at| now.left(at)));
+    let (first, last) = (age("from")?, age("to")?);
     Ok(store::Query {
         key: key.map(|key| KeyDigest::derive(secret, &key)),
-        ..wanted.parsed(secret)?
+        newer_than: query.newer_than.into_iter().chain(first).min(),
+        older_than: query.older_than.into_iter().chain(last).max(),
+        ..query
     })
+}
+
+/// The time in a field that a browser fills, such as `2026-02-28T21:00`, in UTC.
+fn moment(fields: &Fields, name: &'static str) -> Result<Option<Timestamp>, Refusal> {
+    let Some(text) = fields.filled(name) else {
+        return Ok(None);
+    };
+    let seconds = if text.len() == "2026-02-28T21:00".len() {
+        ":00"
+    } else {
+        ""
+    };
+    let parsed = Timestamp::from_rfc3339(&format!("{text}{seconds}Z"));
+    let fix = "enter a date and a time in UTC, such as 2026-02-28T21:00";
+    let at = parsed.map_err(|_| Refusal::bad(format!("{name}: `{text}` is no time"), fix))?;
+    Ok(Some(at))
 }
 
 fn state(fields: &Fields) -> Option<StateName> {
@@ -186,6 +211,14 @@ fn form(desk: &Desk, fields: &Fields) -> Markup {
                 label for="newer_than" { "First seen less than … ago" }
                 input #newer_than name="newer_than" value=(value("newer_than")) placeholder="10m, 2h, 7d" autocomplete="off";
             }
+            div.field {
+                label for="from" { "First seen from " span.soft { "(UTC)" } }
+                input #from name="from" type="datetime-local" value=(value("from"));
+            }
+            div.field {
+                label for="to" { "First seen until " span.soft { "(UTC)" } }
+                input #to name="to" type="datetime-local" value=(value("to"));
+            }
             div.actions {
                 button type="submit" { "Search" }
                 a.button.quiet href="/records" { "Clear" }
@@ -198,13 +231,16 @@ fn results(fields: &Fields, rows: &[Row], next: Option<RecordId>) -> Markup {
     html! {
         section aria-labelledby="results" {
             h2 #results { @if rows.is_empty() && next.is_none() { "No records" } @else { "Results" } }
+            @if next.is_some() || !fields.get("after").is_empty() {
+                p.soft { "On this page, the latest first; other pages may have later and earlier ones." }
+            }
             @if rows.is_empty() && next.is_none() {
                 p.soft {
                     @if fields.get("key").is_empty() { "No record matches." }
                     @else { "No record has this key: it was never used, or its record was released, erased or swept." }
                 }
             } @else if !rows.is_empty() {
-                (table(rows, "Records, in the order of their ids"))
+                (table(rows, "Records, the latest first"))
             }
             (searched(rows.len(), PAGE, next))
             (pages(fields, "/records", rows.len() < PAGE as usize, next))
@@ -299,7 +335,7 @@ pub(super) async fn unknown(desk: Desk, uri: Uri) -> Result<Response, Failed> {
         ..store::Query::default()
     };
     let (mut rows, next) = list(&desk, query).await?;
-    rows.sort_by_key(|row| std::cmp::Reverse(row.age()));
+    rows.reverse();
     let is_all = next.is_none() && fields.get("after").is_empty();
     let contents = html! {
         h1 { "Unknown outcomes" }

@@ -631,6 +631,36 @@ async fn the_timeline_says_how_many_attempts_it_leaves_out() {
 }
 
 #[tokio::test]
+async fn the_records_of_a_page_are_sorted_by_time() {
+    let stage = stage::open().await;
+    let mut ids = Vec::new();
+    for number in 0..10 {
+        let key = format!("order-{number}");
+        stage.doubt_of("POST /v1/payments", &key).await;
+        ids.push(stage.id(&key).to_string());
+        stage.clock.advance(Duration::from_secs(60));
+    }
+    let shown = |page: &AdminResponse| {
+        let links = page.text.split("href=\"/records/").skip(1);
+        let ids = links.map(|it| it[..32].to_owned());
+        let mut ids: Vec<_> = ids.collect();
+        ids.dedup();
+        ids
+    };
+    assert_eq!(
+        shown(&get(&stage, "/unknown", "").await),
+        ids,
+        "oldest first"
+    );
+    ids.reverse();
+    assert_eq!(
+        shown(&get(&stage, "/records", "").await),
+        ids,
+        "latest first"
+    );
+}
+
+#[tokio::test]
 async fn every_page_forbids_what_it_does_not_need() {
     let stage = stage::open().await;
     for path in [
@@ -705,6 +735,11 @@ async fn records_are_found_by_what_an_operator_knows() {
             Some(&done),
         ),
         ("/unknown", Some(&doubted), Some(&done)),
+        ("/records?from=2020-01-01T00:00&to=", Some(&done), None),
+        ("/records?from=2020-01-01T00:00:30", Some(&done), None),
+        ("/records?from=2999-01-01T00:00", None, Some(&done)),
+        ("/records?from=&to=2020-01-01T00:00", None, Some(&done)),
+        ("/records?to=2999-01-01T00:00", Some(&done), None),
     ];
     for (path, shown, hidden) in cases {
         let page = get(&stage, path, "").await;
@@ -718,6 +753,8 @@ async fn records_are_found_by_what_an_operator_knows() {
     for path in [
         "/records?id=7",
         "/records?older_than=soon",
+        "/records?from=soon",
+        "/records?to=2026-02-30T00:00",
         "/records?after=x",
         "/records?key=%20%01",
     ] {
