@@ -127,7 +127,7 @@ impl SpanQueue {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use http::Method;
     use prometheus_client::registry::Registry;
     use refrain::http::TraceContext;
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
     use crate::telemetry::traces::span::SpanKind;
 
-    fn span() -> Span {
+    pub(in super::super) fn span() -> Span {
         Span {
             context: TraceContext {
                 trace_id: [1; 16],
