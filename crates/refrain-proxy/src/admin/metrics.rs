@@ -48,7 +48,7 @@ type Labels = Vec<(&'static str, String)>;
 /// Requests whose head was refused before the policy saw them, by problem code. Clones share their counters.
 type RefusedHeads = Family<[(&'static str, &'static str); 1], Counter>;
 
-/// Requests that got no response from the upstream, by reason. Clones share their counters.
+/// Requests that got no response from the upstream, or only a part of one, by reason. Clones share their counters.
 pub(crate) type UpstreamErrors = Family<[(&'static str, &'static str); 1], Counter>;
 
 /// Requests that the admin listener refused, by reason. Clones share their counters.
@@ -67,7 +67,14 @@ const ACCESS_REFUSALS: [&str; 8] = [
 ];
 
 /// The reasons of upstream errors.
-const UPSTREAM_ERRORS: [&str; 4] = ["unreachable", "timeout", "reset", "failed"];
+const UPSTREAM_ERRORS: [&str; 6] = [
+    "unreachable",
+    "timeout",
+    "reset",
+    "failed",
+    "truncated",
+    "stalled",
+];
 
 /// Metrics of the proxy. Pass them to the layer as its observer, and to the store as its meter.
 pub struct Metrics {
@@ -196,8 +203,8 @@ impl Metrics {
         }
         let unmatched = unmatched_series(&mut registry);
         let upstream_errors = UpstreamErrors::default();
-        let help = "Requests without a response from the upstream, by reason; \
-            guarded requests that only exceed their timeout are in `refrain_doubts_total`";
+        let help = "Requests without a complete response from the upstream, by reason; \
+            guarded requests that exceed their timeout, or whose response breaks off, are in `refrain_doubts_total`";
         registry.register("upstream_errors", help, upstream_errors.clone());
         for reason in UPSTREAM_ERRORS {
             drop(upstream_errors.get_or_create(&[("reason", reason)]));
