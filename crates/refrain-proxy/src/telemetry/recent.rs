@@ -4,6 +4,7 @@
 //! readers and a timer allow a few more at a time. While nobody reads, hardly any ordinary request is kept.
 
 use std::{
+    borrow::Cow,
     collections::VecDeque,
     sync::{
         Mutex, PoisonError,
@@ -15,6 +16,7 @@ use std::{
 use refrain::{
     clock::{Clock as _, SystemClock, Timestamp},
     http::{DecidedRequest, LOOKUP_PATH},
+    policy::KeysKept,
 };
 use serde::{Serialize, Serializer};
 
@@ -46,7 +48,7 @@ pub struct RequestSummary {
     pub operation: Option<String>,
     /// The method.
     pub method: String,
-    /// The path, without the query.
+    /// The path, without the query and without keys. Of a request that matches no operation, the first segment.
     pub path: String,
     /// The result.
     pub outcome: RequestOutcome,
@@ -72,7 +74,7 @@ fn as_rfc3339<S: Serializer>(time: &Timestamp, serializer: S) -> Result<S::Ok, S
 
 impl RequestSummary {
     fn new(request: &DecidedRequest<'_>, outcome: RequestOutcome) -> Self {
-        let path = shown_path(request.target.path());
+        let path = shown_path(request);
         let trace_id = request.trace_id().map(u128::from_be_bytes);
         Self {
             seq: 0,
@@ -92,11 +94,28 @@ impl RequestSummary {
     }
 }
 
-/// The path, or the part of it before a key: the path of a look-up ends with one.
-fn shown_path(path: &str) -> &str {
-    match path.starts_with(LOOKUP_PATH) {
-        true => LOOKUP_PATH,
-        false => path,
+/// The path without what may be a secret. Of an operation, the segments that are named as a key are masked, unless its
+/// records keep keys readable. Of a request that the policy does not describe, only the first segment is known to be harmless.
+fn shown_path<'a>(request: &DecidedRequest<'a>) -> Cow<'a, str> {
+    let path = request.target.path();
+    match request.operation {
+        _ if path.starts_with(LOOKUP_PATH) => Cow::Borrowed(LOOKUP_PATH),
+        Some(operation) if operation.records_keys == KeysKept::Clear => Cow::Borrowed(path),
+        Some(operation) => operation.pattern.masked(path, is_key),
+        None => first_segment(path),
+    }
+}
+
+/// Whether a named segment holds a key, by its name: `key`, `idempotency_key`.
+fn is_key(name: &str) -> bool {
+    name.to_ascii_lowercase().ends_with("key")
+}
+
+fn first_segment(path: &str) -> Cow<'_, str> {
+    let segments = path.strip_prefix('/').unwrap_or(path);
+    match segments.split_once('/') {
+        Some((first, rest)) if !rest.is_empty() => Cow::Owned(format!("/{first}/…")),
+        _ => Cow::Borrowed(path),
     }
 }
 
@@ -266,6 +285,19 @@ mod tests {
         let (found, last) = recent.fitting(0, 25, refused);
         assert_eq!((found.len(), found[0].seq, last), (1, 2, 102));
         assert_eq!(recent.fitting(102, 25, |_| true).0.len(), 0);
+    }
+
+    #[test]
+    fn the_path_of_an_unknown_request_is_cut_after_its_first_segment() {
+        for (path, expected) in [
+            ("/", "/"),
+            ("/files", "/files"),
+            ("/files/", "/files/"),
+            ("/reset/4711-secret", "/reset/…"),
+            ("*", "*"),
+        ] {
+            assert_eq!(first_segment(path), expected);
+        }
     }
 
     #[test]
