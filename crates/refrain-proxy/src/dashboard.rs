@@ -22,7 +22,7 @@ use axum::{
     response::{IntoResponse as _, Response},
     routing::{get, post},
 };
-use http::{HeaderName, HeaderValue, header, request::Parts};
+use http::{HeaderMap, HeaderName, HeaderValue, header, request::Parts};
 
 use crate::admin::{Admin, access::Access, refusal::Refusal};
 
@@ -98,9 +98,20 @@ async fn script() -> Response {
     ([(header::CONTENT_TYPE, kind)], bytes).into_response()
 }
 
-/// Adds the headers that tell the browser what a page may do.
+/// A refusal outside the dashboard: a page for browsers, JSON for programs.
+pub(crate) fn refused(refusal: Refusal, headers: &HeaderMap) -> Response {
+    match visit::accepts_html(headers) {
+        true => restricted(frame::failure(&refusal)),
+        false => refusal.into_response(),
+    }
+}
+
 async fn restrict(request: Request, next: Next) -> Response {
-    let mut response = next.run(request).await;
+    restricted(next.run(request).await)
+}
+
+/// Adds the headers that tell the browser what a page may do.
+fn restricted(mut response: Response) -> Response {
     let headers = response.headers_mut();
     for (name, value) in [
         (header::CONTENT_SECURITY_POLICY, CONTENT_POLICY),

@@ -166,7 +166,10 @@ impl Browser {
             "Tab" => 9,
             "Enter" => 13,
             " " => 32,
-            _ => 0,
+            letter => letter
+                .bytes()
+                .next()
+                .map_or(0, |it| it.to_ascii_uppercase()),
         };
         for kind in ["keyDown", "keyUp"] {
             let mut event =

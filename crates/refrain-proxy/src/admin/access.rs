@@ -22,6 +22,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header, uri::
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{Admin, metrics::RefusedAccess, refusal::Refusal, sessions::Sessions};
+use crate::dashboard::refused;
 
 /// Longest time for a response.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
@@ -214,11 +215,12 @@ pub(super) async fn reject_cross_site(
     request: Request,
     next: Next,
 ) -> Response {
+    let headers = request.headers().clone();
     let mut response = match access.check_same_site(&request) {
-        Err(refusal) => refusal.into_response(),
+        Err(refusal) => refused(refusal, &headers),
         Ok(()) => match timeout(ANSWER_MAX, next.run(request)).await {
             Ok(response) => response,
-            Err(_) => too_slow().into_response(),
+            Err(_) => refused(too_slow(), &headers),
         },
     };
     let headers = response.headers_mut();

@@ -308,7 +308,7 @@ fn cookie(headers: &HeaderMap, name: &str) -> Option<String> {
     (!value.is_empty() && value.len() <= COOKIE_LEN_MAX).then(|| value.to_owned())
 }
 
-fn accepts_html(headers: &HeaderMap) -> bool {
+pub(super) fn accepts_html(headers: &HeaderMap) -> bool {
     let mut accepted = headers.get_all(header::ACCEPT).iter();
     accepted.any(|it| it.to_str().is_ok_and(|it| it.contains("text/html")))
 }

@@ -672,7 +672,7 @@ async fn every_page_forbids_what_it_does_not_need() {
         let answer = get(&stage, path, "").await;
         if path == "/nothing/here" {
             assert_eq!(answer.status, 404);
-            continue;
+            assert!(answer.text.contains("No such route: /nothing/here"));
         }
         let policy = answer.headers["content-security-policy"].to_str().unwrap();
         for part in [
@@ -688,6 +688,24 @@ async fn every_page_forbids_what_it_does_not_need() {
         assert_eq!(answer.headers["referrer-policy"], "same-origin");
         assert_eq!(answer.headers["cache-control"], "no-store");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_that_takes_too_long_says_so_as_a_page() {
+    let mut setup = stage::Setup::new();
+    setup.workers = Some(std::sync::Arc::new(crate::workers::Silent));
+    let stage = setup.open().await;
+    let page = get(&stage, "/workers", "").await;
+    assert_eq!(page.status, 503);
+    assert!(page.text.starts_with("<!DOCTYPE html>"), "{}", page.text);
+    assert!(
+        page.text.contains("no response within 30 s"),
+        "{}",
+        page.text
+    );
+    assert!(page.headers.contains_key("content-security-policy"));
+    let program = stage.get("/api/workers").await;
+    assert!(program.json["fix"].is_string(), "{}", program.text);
 }
 
 #[tokio::test(start_paused = true)]

@@ -82,6 +82,33 @@ impl Workers for Scripted {
     }
 }
 
+/// Workers whose broker never responds.
+#[derive(Debug)]
+pub(crate) struct Silent;
+
+impl Workers for Silent {
+    fn list(&self) -> WorkersFuture<'_, Vec<WorkerStatus>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn dead_letters<'a>(
+        &'a self,
+        _: &'a str,
+        _: u32,
+    ) -> WorkersFuture<'a, Option<Result<Vec<DeadLetter>>>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn redrive<'a>(
+        &'a self,
+        _: &'a str,
+        _: u32,
+        _: OperatorAction<'a>,
+    ) -> WorkersFuture<'a, Option<Result<RedriveStatus>>> {
+        Box::pin(std::future::pending())
+    }
+}
+
 fn gone() -> Error {
     Error::new(ErrorKind::Unavailable, "the broker has gone away")
 }
