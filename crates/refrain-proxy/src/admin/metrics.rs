@@ -27,7 +27,7 @@ use refrain::{
     store::{Meter, Op},
 };
 
-use super::{census::CensusCache, durations::Durations, scans::ScanTurns, unknown::UnknownCache};
+use super::{census::CensusCache, durations::Durations, scans::ScanLimit, unknown::UnknownCache};
 use crate::{
     descriptors::Connections,
     telemetry::{RequestOutcome, TelemetryCounts, Totals},
@@ -96,7 +96,7 @@ pub struct Metrics {
     upstream_errors: UpstreamErrors,
     census: CensusCache,
     unknown: UnknownCache,
-    scans: ScanTurns,
+    scans: ScanLimit,
     refused_access: RefusedAccess,
     telemetry: TelemetryCounts,
 }
@@ -238,7 +238,7 @@ impl Metrics {
             refused_heads,
             census: CensusCache::default(),
             unknown: UnknownCache::default(),
-            scans: ScanTurns::default(),
+            scans: ScanLimit::default(),
         })
     }
 
@@ -311,8 +311,8 @@ impl Metrics {
         &self.unknown
     }
 
-    /// The turns of searches of the records.
-    pub(crate) fn scans(&self) -> &ScanTurns {
+    /// The limit of searches of the records.
+    pub(crate) fn scans(&self) -> &ScanLimit {
         &self.scans
     }
 

@@ -97,7 +97,7 @@ pub(super) async fn list(
 }
 
 async fn listed(admin: &Admin, query: store::Query) -> AdminResult {
-    let _turn = admin.telemetry.metrics().scans().wait().await?;
+    let _permit = admin.telemetry.metrics().scans().acquire().await?;
     let (records, next) = list_as(admin, query, view::summary).await?;
     let next = next.map(|id| id.to_string());
     Ok(Json(json!({ "records": records, "next": next })))

@@ -10,24 +10,24 @@ use tokio::{
 
 use super::refusal::Refusal;
 
-/// Longest time that a search waits for its turn.
+/// Longest time that a search waits for another one.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 
-/// The turns of searches in this process.
+/// Limits the searches of this process.
 #[derive(Debug)]
-pub(crate) struct ScanTurns(Semaphore);
+pub(crate) struct ScanLimit(Semaphore);
 
-impl Default for ScanTurns {
+impl Default for ScanLimit {
     fn default() -> Self {
         Self(Semaphore::new(1))
     }
 }
 
-impl ScanTurns {
-    /// Waits for the turn of a search, which ends when the permit is dropped.
-    pub(crate) async fn wait(&self) -> Result<SemaphorePermit<'_>, Refusal> {
-        let turn = timeout(WAIT_MAX, self.0.acquire()).await;
-        turn.ok().and_then(Result::ok).ok_or_else(busy)
+impl ScanLimit {
+    /// Waits until no other search runs. The search ends when the permit is dropped.
+    pub(crate) async fn acquire(&self) -> Result<SemaphorePermit<'_>, Refusal> {
+        let permit = timeout(WAIT_MAX, self.0.acquire()).await;
+        permit.ok().and_then(Result::ok).ok_or_else(busy)
     }
 }
 
@@ -45,11 +45,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_second_search_waits_and_is_refused_after_a_while() {
-        let turns = ScanTurns::default();
-        let first = turns.wait().await.unwrap();
-        let refused = turns.wait().await.unwrap_err();
+        let limit = ScanLimit::default();
+        let first = limit.acquire().await.unwrap();
+        let refused = limit.acquire().await.unwrap_err();
         assert!(refused.error.contains("another search"));
-        let (second, ()) = tokio::join!(turns.wait(), async { drop(first) });
+        let (second, ()) = tokio::join!(limit.acquire(), async { drop(first) });
         assert!(second.is_ok());
     }
 }

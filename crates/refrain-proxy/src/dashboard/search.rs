@@ -104,9 +104,9 @@ pub(super) async fn records(desk: Desk, uri: Uri) -> Result<Response, Failed> {
     Ok(search_page(&desk, &fields, &results))
 }
 
-/// A page of records, and where the next one begins. Searches of this process take turns.
+/// A page of records, and where the next one begins. One search runs at a time.
 async fn list(desk: &Desk, query: store::Query) -> Result<(Vec<Row>, Option<RecordId>), Refusal> {
-    let _turn = desk.admin.telemetry.metrics().scans().wait().await?;
+    let _permit = desk.admin.telemetry.metrics().scans().acquire().await?;
     let (mut rows, next) = list_as(&desk.admin, query, Row::new).await?;
     rows.sort_by_key(Row::age);
     Ok((rows, next))
