@@ -281,6 +281,7 @@ impl ForwardPath {
                 is_over: false,
                 pool: self.pool.clone(),
                 stall: patience.map(Stall::new),
+                errors: patience.and_then(|_| self.target.errors.get().cloned()),
                 front: None,
                 broken: None,
             });

@@ -18,7 +18,7 @@ async fn a_search_of_a_large_store_takes_several_responses() {
     let stage = open_searching(operation, None, Duration::ZERO).await;
     let origin = OriginFields::default();
     for number in 0..40 {
-        let key = Key::new(&number.to_string()).unwrap();
+        let key = Key::new(number.to_string()).unwrap();
         let mut intent = Intent::new(Scope::none(), key.clone());
         intent.origin = Some(stage.engine.origin(&intent.scope, &key, &origin));
         let run = stage.engine.run(&intent, async |_| Outcome::new(201, "x"));
