@@ -213,7 +213,7 @@ fn start(args: &Args) -> Result<(), Failure> {
 async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
     // Before the ports are open: from here on a signal stops the proxy in order.
     let (mut signals, mut told) = (Signals::new()?, Signals::new()?);
-    let (token, reader_token) = admin_tokens(settings.admin)?;
+    let (token, reader_token) = admin_tokens(settings.admin, &settings.admin_hosts)?;
     // Claims are kept in the last store named.
     let truth = settings.store.last().map_or("", Address::as_str);
     let metrics = Metrics::new(&settings.policy, truth);
@@ -243,6 +243,7 @@ async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
         is_draining: is_draining.clone(),
         token,
         reader_token,
+        hosts: settings.admin_hosts.clone(),
         configuration: serde_json::to_value(settings).unwrap_or_default(),
         workers: None,
         search_time: admin::SEARCH_TIME,
@@ -284,13 +285,14 @@ fn tell(settings: &Settings, line: impl std::fmt::Display) {
     }
 }
 
-/// The admin token, which is required if the admin address is not a loopback one; and the token that only reads.
+/// The admin token, which is required if the admin address is not a loopback one or has further host names; and the token that only reads.
 pub(crate) fn admin_tokens(
     address: SocketAddr,
+    hosts: &[String],
 ) -> Result<(Option<String>, Option<String>), Failure> {
     let token = token("admin_token")?;
     let reader = self::token("admin_reader_token")?;
-    admin::check_tokens(address, token.as_deref(), reader.as_deref())
+    admin::check_tokens(address, hosts, token.as_deref(), reader.as_deref())
         .map_err(|error| Failure::Configuration(format!("refrain: {error}")))?;
     Ok((token, reader))
 }

@@ -204,7 +204,10 @@ fn check_store(store: &AnyStore, workers: &[WorkerSettings]) -> Result<(), Failu
 async fn work(args: &Args) -> Result<(), Failure> {
     let (settings, workers) = chosen(args)?;
     let admin = admin_address(args)?;
-    let tokens = admin.map(admin_tokens).transpose()?.unwrap_or_default();
+    let tokens = admin
+        .map(|it| admin_tokens(it, &settings.admin_hosts))
+        .transpose()?
+        .unwrap_or_default();
     log_to_stderr(&settings::value("log", args.log.as_deref())?)?;
     raise_file_limit();
     let (mut signals, mut told) = (Signals::new()?, Signals::new()?);

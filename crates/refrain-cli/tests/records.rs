@@ -62,6 +62,7 @@ async fn open_searching(operation: Operation, token: Option<&str>, search_time: 
         is_draining: Arc::new(AtomicBool::new(false)),
         token: token.map(Into::into),
         reader_token: None,
+        hosts: Vec::new(),
         configuration: Value::Null,
         workers: None,
         search_time,

@@ -15,12 +15,13 @@ use refrain::{
     Key, Receipts as _, RecordId, Scope, Secret, Store as _,
     key::ScopePart,
     policy::units,
+    receipts::Witness,
     record::{KeyDigest, ScopeDigest},
     store::{self, LIST_MAX, Reading, StateName},
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::{Admin, refusal::Refusal, view};
 
@@ -31,6 +32,8 @@ const BARE_PAGE_MAX: u32 = 250;
 /// The same with a filter, which few records fit, and for which a store may read all its records.
 const FILTERED_PAGE_MAX: u32 = 64;
 const LIMIT_DEFAULT: u32 = 100;
+/// Longest time for the receipts of a record, which is shown without them then.
+const RECEIPT_MAX: Duration = Duration::from_secs(2);
 
 pub(super) type AdminResult = Result<Json<Value>, Refusal>;
 
@@ -96,6 +99,7 @@ pub(super) async fn list(
 }
 
 async fn listed(admin: &Admin, query: store::Query) -> AdminResult {
+    let _permit = admin.telemetry.metrics().scans().acquire().await?;
     let (records, next) = list_as(admin, query, view::summary).await?;
     let searched = searched_percent(next);
     let next = next.map(|id| id.to_string());
@@ -146,7 +150,7 @@ pub(crate) async fn list_as<T>(
 pub(super) async fn show(State(admin): State<Arc<Admin>>, Path(id): Path<String>) -> AdminResult {
     let reading = read(&admin, parse_id(&id)?).await?;
     let mut shown = view::whole(&reading);
-    if let Some(receipt) = receipt(&admin, reading.id).await {
+    if let Some(receipt) = receipt(&admin, &reading).await {
         shown["receipt"] = receipt.into();
     }
     Ok(Json(shown))
@@ -158,11 +162,22 @@ pub(crate) async fn read(admin: &Admin, id: RecordId) -> Result<Reading, Refusal
     reading.ok_or_else(|| absent(id))
 }
 
-/// Description of a record's receipt; `None` if no operation has receipts.
-/// All receipts are searched, because records of earlier releases do not name their operation.
-pub(crate) async fn receipt(admin: &Admin, id: RecordId) -> Option<String> {
+/// Description of a record's receipt; `None` if its operation has no receipts.
+/// A receipts database that does not respond delays the record, and does not hide it.
+pub(crate) async fn receipt(admin: &Admin, reading: &Reading) -> Option<String> {
+    let history = reading.record.trace.read().unwrap_or_default();
+    let found = find_receipt(admin, reading.id, &history.operation);
+    timeout(RECEIPT_MAX, found)
+        .await
+        .unwrap_or_else(|_| Some("cannot be read: the receipts database did not respond".into()))
+}
+
+/// Records of earlier releases do not name their operation: then all receipts are searched.
+async fn find_receipt(admin: &Admin, id: RecordId, operation: &str) -> Option<String> {
+    let witnesses = admin.layer.witnesses();
+    let is_meant = |it: &&Arc<Witness>| operation.is_empty() || it.operation() == operation;
     let mut shown = None;
-    for witness in admin.layer.witnesses() {
+    for witness in witnesses.filter(is_meant) {
         match witness.receipts().find(id).await {
             Ok(Some(receipt)) => {
                 let (fence, status) = (receipt.fence, receipt.status);

@@ -180,6 +180,7 @@ async fn served() -> String {
         is_draining: Arc::default(),
         token: None,
         reader_token: None,
+        hosts: Vec::new(),
         configuration: serde_json::Value::Null,
         workers: Some(Arc::new(OneWorker)),
         search_time: admin::SEARCH_TIME,
