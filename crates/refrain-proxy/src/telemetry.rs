@@ -245,7 +245,9 @@ impl RequestOutcome {
             Decision::Replayed | Decision::Acknowledged => Self::Replayed,
             Decision::Refused => Self::Waited,
             Decision::OutcomeUnknown | Decision::Failed => Self::Unknown,
-            Decision::Passed | Decision::Unguarded | Decision::Observed => Self::Passed,
+            Decision::Passed | Decision::Unguarded | Decision::Observed | Decision::PageServed => {
+                Self::Passed
+            }
             Decision::LookedUp => Self::LookedUp,
             Decision::HungUp => Self::Disconnected,
             _ => Self::Refused,

@@ -217,12 +217,15 @@ impl Drop for ClientSpan {
 
 /// The span of a request that has its response.
 fn server_span(context: TraceContext, request: &DecidedRequest<'_>) -> Span {
+    // The clock is read before the elapsed time: a pause between the two makes the span begin too early, never after
+    // the call of the upstream that it contains.
     let end = wall_time();
+    let start = end.saturating_sub(request.since.elapsed());
     let outcome = RequestOutcome::of(request);
     Span {
         context,
         kind: SpanKind::Server,
-        start: end.saturating_sub(request.took),
+        start,
         end,
         method: request.method.clone(),
         operation: request.operation.map(|it| it.name.clone()),

@@ -568,13 +568,13 @@ pub(super) fn fold(segment: &[u8]) -> Cow<'_, [u8]> {
     })
 }
 
-/// Percent-decodes. A `%` without two hexadecimal digits is kept.
 /// The percent-decoded text; `None` if a `%` is not followed by two hexadecimal digits.
 #[cfg(feature = "http")]
 pub(crate) fn decoded(text: &str) -> Option<Cow<'_, [u8]>> {
     is_well_encoded(text).then(|| decode(text))
 }
 
+/// Percent-decodes. A `%` without two hexadecimal digits is kept.
 fn decode(text: &str) -> Cow<'_, [u8]> {
     if !text.contains('%') {
         return Cow::Borrowed(text.as_bytes());
