@@ -24,7 +24,7 @@ const OTHERS: &str = "others";
 pub struct LogRate {
     level: Level,
     message: &'static str,
-    /// By operation, consumer or whatever else tells the causes of the lines apart.
+    /// By the cause of the lines, such as the operation or the consumer.
     names: Mutex<BTreeMap<String, RateState>>,
 }
 

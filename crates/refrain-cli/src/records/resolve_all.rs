@@ -16,7 +16,7 @@ use crate::{
     output::{complain, counted, say},
 };
 
-/// The records that are selected, and what became of them.
+/// The records that are selected, and the result of each.
 #[derive(Debug, Default)]
 struct Selected {
     ids: Vec<String>,

@@ -120,7 +120,7 @@ async fn a_proxy_on_the_same_machine_serves_the_listener_under_its_name() {
     let mut setup = stage::Setup::new();
     setup.hosts = vec!["refrain.internal".into()];
     let said = setup.open().await.close().await.unwrap_err().to_string();
-    assert!(said.contains("no token is set"), "{said}");
+    assert!(said.contains("needs a token"), "{said}");
     let mut setup = stage::Setup::new();
     setup.hosts = vec!["refrain.internal".into()];
     setup.token = Some("open sesame".into());

@@ -583,9 +583,9 @@ impl<S> MatchedRequest<S> {
     /// Whether a later retry learns the outcome. This one neither released nor replaced the attempt, so no attempts are
     /// left, or the attempt may still commit.
     fn will_be_known(&self, doubt: &Doubt) -> bool {
-        let may_commit = !doubt.settle_left.is_zero();
-        let operation = &self.found.operation;
-        self.shared.will_be_known(operation, may_commit, false)
+        let (found, may_commit) = (&self.found, !doubt.settle_left.is_zero());
+        self.shared
+            .will_be_known(&found.operation, may_commit, false)
     }
 
     fn too_large(&self) -> Problem {
