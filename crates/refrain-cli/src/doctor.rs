@@ -144,7 +144,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn load(args: &Args) -> Result<Settings, Failure> {
     let file = settings::config(args.config.as_deref());
     let loaded = settings::load(file.as_deref(), Secrets::All, &Flags::default())?;
-    crate::proxy::admin_tokens(loaded.settings.admin)?;
+    crate::proxy::admin_tokens(loaded.settings.admin, &loaded.settings.admin_hosts)?;
     Ok(loaded.settings)
 }
 
