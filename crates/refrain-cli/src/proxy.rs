@@ -159,7 +159,7 @@ impl From<StartError> for Failure {
                  or --config FILE with `upstream`"
                     .into(),
             ),
-            StartError::Store(error) => error.into(),
+            StartError::Store(error) | StartError::Tokens(error) => error.into(),
             error => Self::Unavailable(error.to_string()),
         }
     }

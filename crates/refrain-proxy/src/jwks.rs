@@ -28,20 +28,26 @@ impl HttpJwks {
     /// When the URL is invalid, or needs TLS and this machine trusts no certificate authority.
     pub(crate) fn new(url: &str, patience: Duration) -> io::Result<Self> {
         let invalid = |error: http::Error| io::Error::new(io::ErrorKind::InvalidInput, error);
-        let uri: Uri = url.parse().map_err(|error: InvalidUri| invalid(error.into()))?;
+        let uri: Uri = url
+            .parse()
+            .map_err(|error: InvalidUri| invalid(error.into()))?;
         let authority = uri.authority().map_or("", |it| it.as_str());
         let connector = Connector::new(uri.scheme_str() == Some("https"), authority, patience)?;
         let target = uri.path_and_query().map_or("/", |it| it.as_str());
         Ok(Self {
             connector,
             host: HeaderValue::from_str(authority).map_err(|error| invalid(error.into()))?,
-            target: target.parse().map_err(|error: InvalidUri| invalid(error.into()))?,
+            target: target
+                .parse()
+                .map_err(|error: InvalidUri| invalid(error.into()))?,
         })
     }
 
     async fn get(&self) -> Result<Bytes> {
         let (io, _permit) = self.connector.connect().await.map_err(unavailable)?;
-        let (mut sender, connection) = http1::handshake(TokioIo::new(io)).await.map_err(unavailable)?;
+        let (mut sender, connection) = http1::handshake(TokioIo::new(io))
+            .await
+            .map_err(unavailable)?;
         // Ends with the sender and the body of the response.
         tokio::spawn(connection);
         let request = Request::get(self.target.clone())

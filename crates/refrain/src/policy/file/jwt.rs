@@ -76,10 +76,10 @@ pub(super) fn resolve(
         }
     }
     for (setting, message, help) in settings.faults() {
-        let place = part.places.get(setting).cloned().unwrap_or(at.clone());
-        // What is reported already is not reported as a fault that follows from it.
-        if !report.has(&place) {
-            report.push(place, message, help);
+        match part.places.get(setting) {
+            // What is reported already is not reported as a fault that follows from it.
+            Some(place) if report.has(place) => {}
+            place => report.push(place.cloned().unwrap_or(at.clone()), message, help),
         }
     }
     Some(settings)
