@@ -198,7 +198,7 @@ fn check_silence(proxy: &Proxy) {
         proxy.ask_admin("/metrics").text().to_owned(),
         proxy.ask_admin("/api/requests").text().to_owned(),
         proxy.ask_admin("/api/records").text().to_owned(),
-        proxy.ask_admin("/api/config").text().to_owned(),
+        proxy.ask_admin("/configuration").text().to_owned(),
     ];
     for told in told {
         for secret in [CANARY, "eyJ", SECRET] {
@@ -253,7 +253,7 @@ fn secrets_come_from_the_environment_and_are_never_shown() {
     let thief = IssuerKey::hs256(b"another-secret-0123456789-0123456789");
     assert_eq!(pay(&proxy, "k", &thief.token(&claims())).status, 401);
     check_silence(&proxy);
-    let shown = proxy.ask_admin("/api/config");
+    let shown = proxy.ask_admin("/configuration");
     assert!(
         shown.text().contains("env:TOKEN_SECRET"),
         "{}",

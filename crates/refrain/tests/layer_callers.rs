@@ -38,7 +38,7 @@ async fn callers_with_different_api_keys_do_not_share_keys() {
 #[tokio::test]
 async fn a_session_cookie_separates_callers_where_the_policy_names_it() {
     let shop = shop(operation(|it| {
-        it.credential = vec!["cookie:session".parse().unwrap()]
+        it.credential = vec!["cookie:session".parse().unwrap()];
     }));
     for session in ["session=a; theme=1", "session=b; theme=1"] {
         let sent = [KEY, ("cookie", session)];
