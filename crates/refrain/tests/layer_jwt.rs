@@ -122,6 +122,63 @@ async fn valid_tokens_of_every_algorithm_execute_once() {
 }
 
 #[tokio::test]
+async fn every_rsa_algorithm_is_verified_as_itself_alone() {
+    let clock = ManualClock::new();
+    let all = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512"];
+    for algorithm in all {
+        let key = IssuerKey::rsa("k", algorithm);
+        let shop = shop_with(by_subject(|_| {}), fixed(&[&key], &clock));
+        for signed_with in all {
+            let token = IssuerKey::rsa("k", signed_with).token(&claims(&clock));
+            let seen = pay(&shop, &token).await;
+            match signed_with == algorithm {
+                true => assert_eq!(seen.status, 201, "{algorithm}"),
+                false => check_refused(&seen, "not allowed"),
+            }
+        }
+        // A signature of another algorithm under the right name.
+        let other = IssuerKey::rsa(
+            "k",
+            if algorithm == "PS256" {
+                "RS256"
+            } else {
+                "PS256"
+            },
+        );
+        let header = json!({ "alg": algorithm, "kid": "k" }).to_string();
+        let token = other.token_as(&header, &claims(&clock).to_string());
+        check_refused(&pay(&shop, &token).await, "signature");
+    }
+}
+
+#[tokio::test]
+async fn public_keys_are_read_from_pem() {
+    let clock = ManualClock::new();
+    for key in [
+        IssuerKey::rs256(""),
+        IssuerKey::es256(""),
+        IssuerKey::eddsa(""),
+    ] {
+        let pem = key.pem();
+        let settings = JwtSettings::with_public_key(&pem).unwrap();
+        let settings = settings.from_issuer(ISSUER).for_audience("pay");
+        let verifier = JwtVerifier::new(settings).unwrap();
+        let shop = shop_with(by_subject(|_| {}), verifier.with_clock(clock.shared()));
+        assert_eq!(pay(&shop, &key.token(&claims(&clock))).await.status, 201);
+        let public = IssuerKey::hs256(pem.as_bytes()).token(&claims(&clock));
+        check_refused(&pay(&shop, &public).await, "not allowed");
+        // Damaged and foreign files are rejected, and none of them panics.
+        let body = pem.lines().nth(1).unwrap();
+        for at in 0..body.len() {
+            let cut = pem.replace(body, &body[..at]);
+            assert!(KeySet::from_public_key(&cut).is_err(), "{at}");
+        }
+        assert!(KeySet::from_public_key(&format!("{pem}{pem}")).is_err());
+        assert!(KeySet::from_public_key(&pem.replace("PUBLIC", "PRIVATE")).is_err());
+    }
+}
+
+#[tokio::test]
 async fn invalid_tokens_neither_execute_nor_see_a_replay() {
     let clock = ManualClock::new();
     let (key, other) = (IssuerKey::rs256("k"), IssuerKey::es256("k2"));

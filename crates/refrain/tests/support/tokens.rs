@@ -7,7 +7,8 @@ use ring::{
     rsa::PublicKeyComponents,
     signature::{
         ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair as _,
-        RSA_PKCS1_SHA256, RsaKeyPair,
+        RSA_PKCS1_SHA256, RSA_PKCS1_SHA384, RSA_PKCS1_SHA512, RSA_PSS_SHA256, RSA_PSS_SHA384,
+        RSA_PSS_SHA512, RsaEncoding, RsaKeyPair,
     },
 };
 use serde_json::{Value, json};
@@ -22,7 +23,7 @@ pub(crate) struct IssuerKey {
 }
 
 enum Pair {
-    Rsa(Box<RsaKeyPair>),
+    Rsa(Box<RsaKeyPair>, &'static str),
     Ec(EcdsaKeyPair),
     Ed(Ed25519KeyPair),
     Secret(Vec<u8>),
@@ -30,11 +31,15 @@ enum Pair {
 
 impl IssuerKey {
     pub(crate) fn rs256(id: &str) -> Self {
+        Self::rsa(id, "RS256")
+    }
+
+    pub(crate) fn rsa(id: &str, algorithm: &'static str) -> Self {
         let pem = include_str!("rsa-key-of-tests.pem");
         let body: String = pem.lines().filter(|line| !line.starts_with('-')).collect();
         let der = BASE64_STANDARD.decode(body).unwrap();
         let pair = RsaKeyPair::from_pkcs8(&der).unwrap();
-        Self::new(id, Pair::Rsa(Box::new(pair)))
+        Self::new(id, Pair::Rsa(Box::new(pair), algorithm))
     }
 
     pub(crate) fn es256(id: &str) -> Self {
@@ -64,7 +69,7 @@ impl IssuerKey {
 
     pub(crate) fn algorithm(&self) -> &'static str {
         match self.pair {
-            Pair::Rsa(_) => "RS256",
+            Pair::Rsa(_, algorithm) => algorithm,
             Pair::Ec(_) => "ES256",
             Pair::Ed(_) => "EdDSA",
             Pair::Secret(_) => "HS256",
@@ -75,10 +80,10 @@ impl IssuerKey {
     pub(crate) fn jwk(&self) -> Value {
         let text = |bytes: &[u8]| BASE64_URL_SAFE_NO_PAD.encode(bytes);
         match &self.pair {
-            Pair::Rsa(pair) => {
+            Pair::Rsa(pair, algorithm) => {
                 let public = PublicKeyComponents::<Vec<u8>>::from(pair.public_key());
                 let (n, e) = (text(&public.n), text(&public.e));
-                json!({ "kty": "RSA", "kid": self.id, "use": "sig", "alg": "RS256", "n": n, "e": e })
+                json!({ "kty": "RSA", "kid": self.id, "use": "sig", "alg": algorithm, "n": n, "e": e })
             }
             Pair::Ec(pair) => {
                 let (x, y) = pair.public_key().as_ref()[1..].split_at(32);
@@ -92,10 +97,34 @@ impl IssuerKey {
         }
     }
 
+    /// The public key in PEM.
+    pub(crate) fn pem(&self) -> String {
+        let (prefix, key) = match &self.pair {
+            Pair::Rsa(pair, _) => (
+                "30820122300d06092a864886f70d01010105000382010f00",
+                pair.public().as_ref().to_vec(),
+            ),
+            Pair::Ec(pair) => (
+                "3059301306072a8648ce3d020106082a8648ce3d030107034200",
+                pair.public_key().as_ref().to_vec(),
+            ),
+            Pair::Ed(pair) => (
+                "302a300506032b6570032100",
+                pair.public_key().as_ref().to_vec(),
+            ),
+            Pair::Secret(_) => panic!("a secret has no public key"),
+        };
+        let hex = |at: usize| u8::from_str_radix(&prefix[at..at + 2], 16).unwrap();
+        let mut der: Vec<u8> = (0..prefix.len()).step_by(2).map(hex).collect();
+        der.extend(key);
+        let text = BASE64_STANDARD.encode(der);
+        format!("-----BEGIN PUBLIC KEY-----\n{text}\n-----END PUBLIC KEY-----\n")
+    }
+
     /// The bytes of the public key, as an attacker may take them for a secret.
     pub(crate) fn public_bytes(&self) -> Vec<u8> {
         match &self.pair {
-            Pair::Rsa(pair) => PublicKeyComponents::<Vec<u8>>::from(pair.public_key()).n,
+            Pair::Rsa(pair, _) => PublicKeyComponents::<Vec<u8>>::from(pair.public_key()).n,
             Pair::Ec(pair) => pair.public_key().as_ref().to_vec(),
             Pair::Ed(pair) => pair.public_key().as_ref().to_vec(),
             Pair::Secret(secret) => secret.clone(),
@@ -122,9 +151,17 @@ impl IssuerKey {
     fn sign(&self, message: &[u8]) -> Vec<u8> {
         let random = SystemRandom::new();
         match &self.pair {
-            Pair::Rsa(pair) => {
+            Pair::Rsa(pair, algorithm) => {
+                let encoding: &dyn RsaEncoding = match *algorithm {
+                    "RS384" => &RSA_PKCS1_SHA384,
+                    "RS512" => &RSA_PKCS1_SHA512,
+                    "PS256" => &RSA_PSS_SHA256,
+                    "PS384" => &RSA_PSS_SHA384,
+                    "PS512" => &RSA_PSS_SHA512,
+                    _ => &RSA_PKCS1_SHA256,
+                };
                 let mut signature = vec![0; pair.public().modulus_len()];
-                let signed = pair.sign(&RSA_PKCS1_SHA256, &random, message, &mut signature);
+                let signed = pair.sign(encoding, &random, message, &mut signature);
                 signed.unwrap();
                 signature
             }

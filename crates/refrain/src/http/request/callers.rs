@@ -121,7 +121,8 @@ impl<S> MatchedRequest<S> {
             .await;
         match claimed.reply {
             // The record has disappeared meanwhile. Dropping the guard releases the claim, which has no credential.
-            Ok(ClaimReply::Verdict(Verdict::Granted(guard))) => {
+            // A takeover keeps the credential of the first request.
+            Ok(ClaimReply::Verdict(Verdict::Granted(guard))) if guard.attempt() == 1 => {
                 drop(guard);
                 let lease_left = Duration::from_secs(1);
                 let verdict = Verdict::<Guard>::InFlight { lease_left };
