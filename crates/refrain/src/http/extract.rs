@@ -233,7 +233,7 @@ pub(super) fn earlier_scope(
     let operation = &found.operation;
     let is_affected = shared.scope.is_none()
         && operation.scope.contains(&ScopePart::Credential)
-        && is_told_apart_anew(&operation.credential, &head.headers);
+        && differs_from_authorization_alone(&operation.credential, &head.headers);
     if !is_affected {
         return None;
     }
@@ -249,8 +249,8 @@ pub(super) fn earlier_scope(
     scope_of(found, &input).ok()
 }
 
-/// Whether the scope `credential` has more or less to go by than `Authorization` alone.
-fn is_told_apart_anew(credential: &[CredentialPart], headers: &HeaderMap) -> bool {
+/// Whether the scope `credential` uses more sources than `Authorization` alone, or not that one.
+fn differs_from_authorization_alone(credential: &[CredentialPart], headers: &HeaderMap) -> bool {
     let is_authorization = |part: &&CredentialPart| **part == *AUTHORIZATION.as_str();
     let mut others = separating(credential).filter(|it| !is_authorization(it));
     others.any(|part| sent(part, headers).next().is_some())
@@ -422,7 +422,7 @@ fn sent<'h>(part: &'h CredentialPart, headers: &'h HeaderMap) -> impl Iterator<I
     headers_sent.map(HeaderValue::as_bytes).chain(cookies_sent)
 }
 
-/// The sources of the credential that the scope `credential` goes by. In the default list, the header `Cookie` as a whole
+/// The sources of the credential that the scope `credential` uses. In the default list, the header `Cookie` as a whole
 /// is none of them: cookies change between retries, and a retry in another scope would execute again.
 fn separating(credential: &[CredentialPart]) -> impl Iterator<Item = &CredentialPart> {
     let is_default = CredentialPart::are_default(credential);

@@ -127,7 +127,7 @@ impl JwtVerifier {
         })))
     }
 
-    /// Replaces the clock that decides whether a token has expired, such as in a test. The key set is fetched anew.
+    /// Replaces the clock that decides whether a token has expired, such as in a test. The key set is fetched again.
     #[must_use]
     pub fn with_clock(self, clock: Arc<dyn Clock>) -> Self {
         Self(Arc::new(VerifierState {
@@ -344,7 +344,7 @@ impl Drop for RunningFetch {
                 held.fetched = Some(Instant::now());
             }
         });
-        // Last, so that whoever sees no fetch running sees its keys.
+        // Last, so that a request that sees no fetch running sees its keys.
         self.state.fetch_state().is_running = false;
     }
 }

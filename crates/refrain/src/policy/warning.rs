@@ -143,7 +143,7 @@ pub(super) fn of_tokens(jwt: &JwtSettings, policy: &Policy) -> Vec<Warning> {
         && url.starts_with("http://")
         && !is_local(url)
     {
-        let message = "the keys are fetched without TLS: whoever can change the response can forge every token";
+        let message = "the keys are fetched without TLS: an attacker on the network can replace them and forge every token";
         warnings.push(warning(message, "write an https:// URL in `jwks_url`"));
     }
     warnings
