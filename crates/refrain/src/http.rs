@@ -37,6 +37,8 @@ mod caller;
 mod request;
 pub use request::ResponseFuture;
 
+mod report;
+
 pub mod extract;
 
 mod capture;

@@ -17,20 +17,24 @@
 
 use std::{
     fmt,
+    future::poll_fn,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     task::{Context, Poll, Waker, ready},
     time::Duration,
 };
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, Uri, request::Parts};
+use http::{Method, Request, Response, request::Parts};
 use pin_project_lite::pin_project;
 use tokio::time::Instant;
 use tower_service::Service;
 
 use super::{
-    DecidedRequest, Decision, Observer, REFRAIN_OUTCOME, TraceContext,
+    Decision, REFRAIN_OUTCOME,
     body::{Body, Carried, Guarded, OverBudget, Share, add_record, marked},
     caller::{self, Confirmation},
     capture::{BodyReader, ReadBody, ReadResult},
@@ -40,6 +44,7 @@ use super::{
     probe::HttpProbe,
     problem::{self, Code, Problem},
     reply,
+    report::DecisionReport,
     run::DetachedExecution,
     settle::{Execution, ReplyResult},
     streamed,
@@ -49,14 +54,10 @@ use crate::{
     engine::{ClaimReply, ClaimResult, Count, Guard},
     jwt::VerifiedClaims,
     policy::{Match, Mode, OnStoreFailure},
-    receipts::{Standing, Witness},
     record::Doubt,
 };
 
 mod callers;
-
-mod report;
-pub(super) use report::DecisionReport;
 
 type NextState<F, R, E> = Pin<Box<dyn Future<Output = RequestState<F, R, E>> + Send>>;
 
@@ -80,7 +81,8 @@ pin_project! {
         /// Known: the operation, and the key if the head has one. The body has not arrived completely.
         /// Durable: nothing. A disconnect ends the request.
         ReadingBody { next: NextState<F, R, E> },
-        /// Known: the operation and the key. The token of the request is verified; its keys may have to be fetched.
+        /// Known: the operation and the key. The token of the request is verified, for which keys may have to be fetched;
+        /// or a record of an earlier version is looked for.
         /// Durable: nothing. A disconnect ends the request.
         Verifying { next: NextState<F, R, E> },
         /// Known: the outcome of the first request. The upstream is asked whether the caller may see it.
@@ -88,7 +90,7 @@ pin_project! {
         Confirming { next: NextState<F, R, E> },
         /// Known: key, scope, fingerprint and credential. The store has not replied, or a request in flight is waited for.
         /// Durable: perhaps the claim. A disconnect releases it, because nothing was executed for it.
-        Claiming { next: NextState<F, R, E> },
+        Claiming { next: NextState<F, R, E>, waited: Arc<AtomicBool> },
         /// Known: the claim failed, so it is not known whether the request is a duplicate.
         /// Durable: perhaps the claim, which the engine releases once the store answers.
         Unclaimed { next: NextState<F, R, E> },
@@ -113,17 +115,6 @@ impl<F, R: Send + 'static, E: Send + 'static> RequestState<F, R, E> {
     pub(super) fn replied(response: Response<Body<R>>) -> Self {
         let reply = Some(Ok(Box::new(response)));
         Self::Replied { reply }
-    }
-
-    /// The same state; a reply notes whether the request waited for another one.
-    fn with_waited(mut self, has_waited: bool) -> Self {
-        if let Self::Replied {
-            reply: Some(Ok(response)),
-        } = &mut self
-        {
-            response.body_mut().waited = has_waited;
-        }
-        self
     }
 }
 
@@ -161,10 +152,16 @@ where
         let mut this = self.project();
         let reply = loop {
             let next = match this.state.as_mut().project() {
+                StateProjection::Claiming { next, waited } => {
+                    let polled = next.as_mut().poll(context);
+                    if let Some(report) = this.report.as_mut().filter(|_| waited.load(Relaxed)) {
+                        report.note_waited();
+                    }
+                    ready!(polled)
+                }
                 StateProjection::ReadingBody { next }
                 | StateProjection::Verifying { next }
                 | StateProjection::Confirming { next }
-                | StateProjection::Claiming { next }
                 | StateProjection::Unclaimed { next }
                 | StateProjection::LookingUp { next }
                 | StateProjection::Observing { next } => ready!(next.as_mut().poll(context)),
@@ -257,7 +254,8 @@ impl<S> MatchedRequest<S> {
         S: Guarded<B, R>,
     {
         let share = Share::refusable(&self.shared.budget);
-        let mut reading = BodyReader::new(body, self.request_bytes_max(), share);
+        let bytes_max = self.shared.request_bytes_max(&self.found.operation);
+        let mut reading = BodyReader::new(body, bytes_max, share);
         if let Poll::Ready(read) = poll_once(&mut reading) {
             return self.body_read(key, read);
         }
@@ -313,14 +311,19 @@ impl<S> MatchedRequest<S> {
         if let Poll::Ready(claimed) = poll_once(&mut claim) {
             return self.claimed::<B, R>(claimed, record, body);
         }
-        let claim = Box::new(claim);
+        let mut claim = Box::new(claim);
+        let waited = Arc::new(AtomicBool::new(claim.has_waited()));
+        let noted = waited.clone();
         let next = Box::pin(async move {
-            let claimed = claim.await;
-            let has_waited = claimed.has_waited;
-            let state = self.claimed::<B, R>(claimed, record, body);
-            state.with_waited(has_waited)
+            let claimed = poll_fn(|context| {
+                let polled = Pin::new(&mut *claim).poll(context);
+                noted.store(claim.has_waited(), Relaxed);
+                polled
+            });
+            let claimed = claimed.await;
+            self.claimed::<B, R>(claimed, record, body)
         });
-        RequestState::Claiming { next }
+        RequestState::Claiming { next, waited }
     }
 
     /// Executes the operation if the claim was granted, and otherwise replies.
@@ -465,11 +468,15 @@ async fn may_pass(
     error: &Error,
 ) -> Result<(), Box<Problem>> {
     let is_unaudited = error.kind() == ErrorKind::Unaudited;
-    let cause = match is_unaudited {
-        true => "the audit log",
-        false => "the store or the receipts",
-    };
-    crate::log_rarely!(error, operation = %operation.name, %error, "a claim failed because of {cause}");
+    let name = &operation.name;
+    match is_unaudited {
+        true => {
+            crate::log_rarely!(error, by = name, operation = %name, %error, "a claim failed because of the audit log");
+        }
+        false => {
+            crate::log_rarely!(error, by = name, operation = %name, %error, "a claim failed because of the store or the receipts");
+        }
+    }
     if !is_unaudited && operation.on_store_failure == OnStoreFailure::Refuse {
         return Err(Box::new(problem::no_store()));
     }
@@ -528,21 +535,16 @@ impl<S> MatchedRequest<S> {
         extract::find_key(&operation.key, operation.syntax, head, &uri, &content)
     }
 
-    /// Whether a retry later learns the outcome: a receipt appears, or the key is released once the attempt can no longer commit.
+    /// Whether a later retry learns the outcome. This one neither released nor replaced the attempt, so no attempts are
+    /// left, or the attempt may still commit.
     fn will_be_known(&self, doubt: &Doubt) -> bool {
-        let is_unproven = |witness: &Arc<Witness>| witness.standing() == Standing::Unproven;
-        let witness = self.shared.witness(&self.found.operation);
-        !doubt.settle_left.is_zero() && witness.is_some_and(is_unproven)
-    }
-
-    /// The cap for request bodies: a body that never fits into the budget is over the cap, too.
-    fn request_bytes_max(&self) -> usize {
-        let fits = self.shared.budget.body_bytes_max();
-        self.found.operation.request_bytes_max.min(fits)
+        let (found, may_commit) = (&self.found, !doubt.settle_left.is_zero());
+        self.shared
+            .will_be_known(&found.operation, may_commit, false)
     }
 
     fn too_large(&self) -> Problem {
-        let bytes_max = self.request_bytes_max();
+        let bytes_max = self.shared.request_bytes_max(&self.found.operation);
         let detail = format!("The body may have at most {bytes_max} bytes.");
         Problem::new(Code::RequestTooLarge, detail)
     }

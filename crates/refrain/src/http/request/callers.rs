@@ -59,7 +59,7 @@ impl<S> MatchedRequest<S> {
             }
             self.send_claim::<B, R>(intent, body)
         });
-        RequestState::Claiming { next }
+        RequestState::Verifying { next }
     }
 
     /// The scope in which an earlier version may have kept the record.

@@ -1,12 +1,17 @@
-//! Reports the decision about a request to the observer.
+//! At the end of all states: reports a request and its decision to the observer.
+
+use std::sync::Arc;
+
+use http::{HeaderValue, Method, Response, Uri, request::Parts};
+use tokio::time::Instant;
 
 use super::{
-    Arc, Body, DecidedRequest, Decision, HeaderValue, Instant, LayerState, Method, Observer,
-    Operation, Parts, Response, TraceContext, Uri, extract,
+    DecidedRequest, Decision, Observer, TraceContext, body::Body, extract, layer::LayerState,
 };
+use crate::Operation;
 
 /// Reports a request to the observer: when its response is ready, or when this is dropped because the client disconnected.
-pub(in crate::http) struct DecisionReport(Option<Box<ReportedRequest>>);
+pub(super) struct DecisionReport(Option<Box<ReportedRequest>>);
 
 struct ReportedRequest {
     observer: Arc<dyn Observer>,
@@ -16,11 +21,13 @@ struct ReportedRequest {
     target: Uri,
     traceparent: Option<HeaderValue>,
     trace: Option<TraceContext>,
+    /// Whether it waited for another request.
+    waited: bool,
 }
 
 impl DecisionReport {
     /// The report of a request with this head, if there is an observer.
-    pub(in crate::http) fn new(
+    pub(super) fn new(
         shared: &LayerState,
         operation: Option<&Arc<Operation>>,
         head: &Parts,
@@ -35,11 +42,19 @@ impl DecisionReport {
             target: shared.uri(head).into_owned(),
             traceparent: extract::traceparent(&head.headers).cloned(),
             trace: head.extensions.get().copied(),
+            waited: false,
         }))))
     }
 
+    /// Notes that the request waited for another one.
+    pub(super) fn note_waited(&mut self) {
+        if let Some(request) = &mut self.0 {
+            request.waited = true;
+        }
+    }
+
     /// Reports the response; `None` if the service failed.
-    pub(in crate::http) fn send<R>(mut self, response: Option<&Response<Body<R>>>) {
+    pub(super) fn send<R>(mut self, response: Option<&Response<Body<R>>>) {
         let Some(request) = self.0.take() else {
             return;
         };
@@ -51,7 +66,6 @@ impl DecisionReport {
         let reported = DecidedRequest {
             response: Some((response.status(), response.headers())),
             served: body.served,
-            waited: body.waited,
             ..request.decided(body.decision.unwrap_or(Decision::Passed))
         };
         request.observer.decided(&reported);
@@ -68,9 +82,10 @@ impl ReportedRequest {
             response: None,
             traceparent: self.traceparent.as_ref(),
             trace: self.trace,
+            since: self.since,
             took: self.since.elapsed(),
             served: None,
-            waited: false,
+            waited: self.waited,
         }
     }
 }
