@@ -162,7 +162,7 @@ impl From<StartError> for Failure {
                  or write `upstream` into refrain.toml"
                     .into(),
             ),
-            StartError::Store(error) => error.into(),
+            StartError::Store(error) | StartError::Tokens(error) => error.into(),
             error => Self::Unavailable(error.to_string()),
         }
     }
