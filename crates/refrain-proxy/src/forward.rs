@@ -12,7 +12,7 @@ use std::{
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use refrain::{
     http::{Body, Code, Failure},
-    policy::{ProxySettings, Settings, redacted, units::Span},
+    policy::{Network, ProxySettings, Settings, redacted, units::Span},
     record::Reason,
 };
 use tower_service::Service;
@@ -36,6 +36,8 @@ pub struct Target {
     upstream: Box<str>,
     connector: Connector,
     visible: Visible,
+    /// Proxies in front of this one whose forwarding headers are believed.
+    trusted_proxies: Box<[Network]>,
     settings: ProxySettings,
     /// Prefix of the `type` member of problem responses.
     problems: Arc<str>,
@@ -53,7 +55,8 @@ impl Target {
         let Some(upstream) = &settings.upstream else {
             return Err(StartError::NoUpstream);
         };
-        let (scheme, authority) = upstream.split_once("://").unwrap_or(("http", upstream));
+        let (scheme, rest) = upstream.split_once("://").unwrap_or(("http", upstream));
+        let (authority, base) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let connect = |error| StartError::Upstream {
             url: upstream.clone(),
             error,
@@ -67,7 +70,9 @@ impl Target {
             visible: Visible {
                 host: settings.proxy.host,
                 upstream: host,
+                base: base.into(),
             },
+            trusted_proxies: settings.trusted_proxies.as_slice().into(),
             settings: settings.proxy,
             problems: settings.problems.as_str().into(),
             errors: OnceLock::new(),
@@ -78,6 +83,16 @@ impl Target {
     /// Counts failed requests in these metrics. Call it once.
     pub fn count_errors(&self, metrics: &Metrics) {
         let _ = self.errors.set(metrics.upstream_errors().clone());
+    }
+
+    /// Whether requests are sent below a base path.
+    pub(crate) fn has_base(&self) -> bool {
+        !self.visible.base.is_empty()
+    }
+
+    fn trusts(&self, client: IpAddr) -> bool {
+        let mut networks = self.trusted_proxies.iter();
+        networks.any(|network| network.contains(client))
     }
 
     /// Number of open connections of all threads to the upstream.
@@ -150,13 +165,20 @@ impl Forward {
         }))
     }
 
-    /// The same service, with the same pool, for a client.
-    pub(crate) fn of(&self, client: IpAddr) -> Self {
+    /// The same service, with the same pool, for a client that is connected with or without TLS.
+    pub(crate) fn of(&self, client: IpAddr, is_tls: bool) -> Self {
+        let target = self.0.target.clone();
+        let client = Caller::new(client, is_tls, target.trusts(client));
         Self(Arc::new(ForwardPath {
-            target: self.0.target.clone(),
+            target,
             pool: self.0.pool.clone(),
-            client: Some(Caller::new(client)),
+            client: Some(client),
         }))
+    }
+
+    /// Whether requests are sent below a base path.
+    pub(crate) fn has_base(&self) -> bool {
+        self.0.target.has_base()
     }
 
     pub(crate) fn sweep(&self) {

@@ -17,6 +17,8 @@ mod forward;
 mod headers;
 mod pool;
 mod server;
+mod stream;
+mod tls;
 mod tunnel;
 mod upstream;
 mod upstream_body;
@@ -25,4 +27,5 @@ mod watch;
 
 pub use forward::{Forward, Target};
 pub use server::{Proxy, StartError};
+pub use tls::ServerTls;
 pub use upstream_body::UpstreamBody;

@@ -20,7 +20,8 @@ use refrain::{
 use tokio::time::Instant;
 
 use crate::{
-    connect::{Connector, Io},
+    connect::Connector,
+    stream::Io,
     upstream::{ExchangeFailure, Patience, UpstreamConnection, Wire},
     upstream_body::Outgoing,
 };

@@ -33,7 +33,7 @@ use tokio::{
     time::{Instant, Sleep, sleep_until, timeout},
 };
 
-use crate::{connect::Io, upstream_body::Outgoing};
+use crate::{stream::Io, upstream_body::Outgoing};
 
 /// Progress of the request that a connection sends; shared by the connection, its stream and the body of the request.
 #[derive(Debug, Default)]

@@ -35,6 +35,9 @@ pub use trace::TraceContext;
 mod request;
 pub use request::ResponseFuture;
 
+mod certificate;
+pub use certificate::ClientCertificate;
+
 pub mod extract;
 
 mod capture;

@@ -11,7 +11,10 @@ use http::{HeaderMap, HeaderValue, Request, request::Parts};
 use proptest::prelude::*;
 use refrain::{
     ErrorKind, Key, RecordId, Secret,
-    http::extract::{self, HeadKey},
+    http::{
+        ClientCertificate,
+        extract::{self, HeadKey},
+    },
     key::{CredentialPart, ScopePart, Source, Syntax},
 };
 
@@ -386,8 +389,8 @@ proptest! {
         }
         let secret = Secret::from([7; 32]);
         let none = |_: &str| None;
-        prop_assert!(extract::scope(&[ScopePart::Credential], &secret, &headers, None, "pay", none).is_ok());
-        let _ = extract::credential(&[CredentialPart::Cookie("a".into())], &secret, &headers);
+        prop_assert!(extract::scope(&[ScopePart::Credential], &secret, (&headers, None), None, "pay", none).is_ok());
+        let _ = extract::credential(&[CredentialPart::Cookie("a".into())], &secret, &headers, None);
         let mut head = head("POST", "/", &[]);
         head.headers = headers;
         let body = Bytes::from(body);
@@ -409,6 +412,33 @@ fn scope(parts: &[&str], headers: Headers<'_>) -> RecordId {
     try_scope(parts, headers).expect("a sound case")
 }
 
+#[test]
+fn the_certificate_of_a_client_is_a_scope_and_a_credential() {
+    let secret = Secret::from([7; 32]);
+    let headers = HeaderMap::new();
+    let part = [ScopePart::TlsSubject];
+    let scope = |certificate: Option<&ClientCertificate>| -> refrain::Result<RecordId> {
+        let none = |_: &str| None;
+        let scope = extract::scope(&part, &secret, (&headers, certificate), None, "pay", none)?;
+        Ok(RecordId::derive(&secret, &scope, &Key::new("k")?))
+    };
+    let credential = |certificate| {
+        extract::credential(
+            &[CredentialPart::TlsSubject],
+            &secret,
+            &headers,
+            certificate,
+        )
+    };
+    let [anna, bert] = ["CN=anna", "CN=bert"].map(ClientCertificate::new);
+    assert_eq!(scope(Some(&anna)).unwrap(), scope(Some(&anna)).unwrap());
+    assert_ne!(scope(Some(&anna)).unwrap(), scope(Some(&bert)).unwrap());
+    assert_eq!(scope(None).unwrap_err().kind(), refrain::ErrorKind::Invalid);
+    assert_eq!(credential(Some(&anna)), credential(Some(&anna)));
+    assert_ne!(credential(Some(&anna)), credential(Some(&bert)));
+    assert_ne!(credential(Some(&anna)), credential(None));
+}
+
 /// A scope is visible only in the ids of its records.
 fn try_scope(parts: &[&str], headers: Headers<'_>) -> refrain::Result<RecordId> {
     let secret = Secret::from([7; 32]);
@@ -416,7 +446,7 @@ fn try_scope(parts: &[&str], headers: Headers<'_>) -> refrain::Result<RecordId> 
     let scope = extract::scope(
         &parsed::<ScopePart>(parts),
         &secret,
-        &header_map(headers),
+        (&header_map(headers), None),
         None,
         "pay",
         value,
@@ -430,6 +460,7 @@ fn credential(parts: &[&str], headers: Headers<'_>) -> refrain::Credential {
         &parsed::<CredentialPart>(parts),
         &secret,
         &header_map(headers),
+        None,
     )
 }
 

@@ -5,7 +5,7 @@ use std::{fmt::Write as _, net::SocketAddr};
 use super::receipts;
 use refrain::{
     Engine, Guarantee, Store as _,
-    policy::{AccessLogTarget, Mode, Operation, Settings, units::Span},
+    policy::{AccessLogTarget, Mode, Operation, Settings, TlsSettings, units::Span},
 };
 
 /// Prints everything in one write, so that programs that wait for the ports read whole lines.
@@ -16,7 +16,10 @@ pub(super) fn print(
     engine: &Engine,
     said: Option<&str>,
 ) {
-    let mut text = format!("listening on http://{listening}\nadmin on http://{admin}\n");
+    let scheme = scheme(settings.tls.as_ref());
+    let admin_scheme = self::scheme(settings.admin_tls.as_ref());
+    let mut text =
+        format!("listening on {scheme}://{listening}\nadmin on {admin_scheme}://{admin}\n");
     let upstream = settings.upstream.as_deref().unwrap_or_default();
     let _ = writeln!(text, "upstream {upstream}");
     let store = crate::settings::stores(settings);
@@ -55,7 +58,7 @@ pub(super) fn print(
     }
     let _ = writeln!(
         text,
-        "\nsend this twice to try it:\n  curl -i http://{listening}/ -X POST -H 'Idempotency-Key: try-1' -d '{{}}'"
+        "\nsend this twice to try it:\n  curl -i {scheme}://{listening}/ -X POST -H 'Idempotency-Key: try-1' -d '{{}}'"
     );
     if let Some(said) = said {
         let _ = writeln!(text, "\nthese settings as a refrain.toml:");
@@ -64,6 +67,13 @@ pub(super) fn print(
         }
     }
     super::tell(settings, text);
+}
+
+fn scheme(tls: Option<&TlsSettings>) -> &'static str {
+    match tls {
+        Some(_) => "https",
+        None => "http",
+    }
 }
 
 fn promise(engine: &Engine) -> &'static str {

@@ -43,6 +43,8 @@ pub(crate) enum Role {
 #[derive(Debug)]
 pub(crate) struct Access {
     is_loopback: bool,
+    /// Whether the listener itself has TLS.
+    is_tls: bool,
     /// Hashes of the tokens. They have equal length and are compared in constant time, so timing reveals nothing.
     tokens: Vec<(blake3::Hash, Role)>,
     /// Part of the names of cookies: browsers share cookies between the ports of a host.
@@ -89,6 +91,7 @@ impl Access {
         let reader = reader.map(|it| (blake3::hash(it.as_bytes()), Role::Reader));
         Ok(Self {
             is_loopback,
+            is_tls: admin.tls.is_some(),
             tokens: resolver.into_iter().chain(reader).collect(),
             port: address.port(),
             sessions: Sessions::new(),
@@ -110,6 +113,11 @@ impl Access {
         self.port
     }
 
+    /// Whether the listener itself has TLS.
+    pub(crate) fn is_tls(&self) -> bool {
+        self.is_tls
+    }
+
     /// Counts a request that was refused for this reason.
     pub(crate) fn count_refused(&self, reason: &'static str) {
         self.refused.get_or_create(&[("reason", reason)]).inc();
@@ -120,7 +128,7 @@ impl Access {
         if self.is_loopback && !host.as_ref().is_some_and(is_loopback) {
             self.count_refused("host");
             let error = "the Host header is not a loopback address";
-            let fix = "send the request to http://127.0.0.1 or http://localhost";
+            let fix = "send the request to 127.0.0.1 or localhost";
             return Err(Refusal::new(StatusCode::FORBIDDEN, error, fix));
         }
         if matches!(*request.method(), Method::GET | Method::HEAD) {

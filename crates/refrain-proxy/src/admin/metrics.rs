@@ -25,6 +25,7 @@ use super::{census::CensusCache, durations::Durations, unknown::UnknownCache};
 use crate::{
     descriptors::Connections,
     telemetry::{RequestOutcome, TelemetryCounts, Totals},
+    tls::{HandshakeCounts, ServerTls, handshake_counts},
 };
 
 /// Problem codes of refused heads.
@@ -82,6 +83,7 @@ pub struct Metrics {
     census: CensusCache,
     unknown: UnknownCache,
     refused_access: RefusedAccess,
+    handshakes: HandshakeCounts,
     telemetry: TelemetryCounts,
 }
 
@@ -199,6 +201,7 @@ impl Metrics {
         for reason in ACCESS_REFUSALS {
             drop(refused_access.get_or_create(&[("reason", reason)]));
         }
+        let handshakes = handshake_counts(&mut registry);
         let telemetry = TelemetryCounts::registered(&mut registry);
         let decisions = || Decision::ALL.iter().map(|_| OnceLock::new()).collect();
         let operations = policy.operations();
@@ -212,6 +215,7 @@ impl Metrics {
             unmatched,
             upstream_errors,
             refused_access,
+            handshakes,
             telemetry,
             registry,
             requests,
@@ -292,6 +296,11 @@ impl Metrics {
     /// Counters of requests that the admin listener refused.
     pub(super) fn refused_access(&self) -> &RefusedAccess {
         &self.refused_access
+    }
+
+    /// Counts the TLS handshakes of a listener here. Call it once for each.
+    pub fn count_handshakes(&self, tls: &ServerTls) {
+        tls.count_in(&self.handshakes);
     }
 
     /// Appends the metrics as text, without an end marker.

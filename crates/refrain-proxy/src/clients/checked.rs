@@ -20,13 +20,13 @@ use refrain::http::Code;
 use refrain_http1::{
     Broken, Framing, HeadInfo, Input, Limits, Step, check_start, head_end, parsed,
 };
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
-};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::front::PRI;
-use crate::watch::{Client, WatchedStream};
+use crate::{
+    stream::Io,
+    watch::{Client, WatchedStream},
+};
 
 /// Request that hyper parses in place of a refused one.
 const STAND_IN: &[u8] = b"GET / HTTP/1.1\r\n\r\n";
@@ -53,7 +53,7 @@ impl Refusal {
 
 /// A client's stream that passes one checked request at a time to hyper.
 pub(super) struct CheckedStream {
-    stream: WatchedStream<TcpStream>,
+    stream: WatchedStream<Io>,
     /// Bytes that were read and not passed yet.
     input: Input,
     /// Checked bytes that are passed before those of `input`.
@@ -75,7 +75,7 @@ pub(super) struct CheckedStream {
 impl CheckedStream {
     /// A stream from which `input` was already read.
     pub(super) fn new(
-        stream: TcpStream,
+        stream: Io,
         input: Input,
         client: &Arc<Client>,
         limits: Limits,
@@ -117,7 +117,7 @@ impl CheckedStream {
     }
 
     /// The stream, and the bytes that were read and not passed.
-    pub(super) fn into_parts(self) -> (TcpStream, BytesMut) {
+    pub(super) fn into_parts(self) -> (Io, BytesMut) {
         (self.stream.stream, self.input.bytes)
     }
 

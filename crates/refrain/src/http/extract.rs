@@ -16,13 +16,13 @@ use http::{
     uri::PathAndQuery,
 };
 
-use super::layer::LayerState;
+use super::{ClientCertificate, layer::LayerState};
 use crate::{
     Credential, Error, ErrorKind, Intent, Key, Operation, Result, Scope, Secret,
     clock::{Clock as _, SystemClock},
     engine::Count,
     fingerprint::{Content, Fields, Fingerprints, Json, NotJson, RequestView, normal_host},
-    key::{CredentialPart, KEY_HEADER, Pointer, ScopePart, Source, Syntax},
+    key::{CredentialPart, KEY_HEADER, Pointer, ScopePart, Source, Syntax, TLS_SUBJECT},
     policy::{KeysKept, Match, ReplayTo, Unverified},
     record::OriginFields,
 };
@@ -153,6 +153,10 @@ pub(super) fn intent(
     body: &Bytes,
 ) -> Result<Intent> {
     let (operation, secret) = (&found.operation, shared.engine.secret());
+    let certificate = head.extensions.get();
+    if operation.needs_client_certificate() && certificate.is_none() {
+        return Err(no_certificate());
+    }
     let uri = shared.uri(head);
     let host = host(head, &uri);
     let host = host.as_deref();
@@ -161,7 +165,8 @@ pub(super) fn intent(
         None => {
             let (parts, name) = (&operation.scope, &operation.name);
             let value = |it: &str| found.value(it);
-            scope(parts, secret, &head.headers, host, name, value)?
+            let caller = (&head.headers, certificate);
+            scope(parts, secret, caller, host, name, value)?
         }
     };
     let content = content(head, body);
@@ -196,7 +201,7 @@ pub(super) fn intent(
         fingerprint: fingerprints.whole,
         earlier_fingerprint: fingerprints.hostless,
         credential: (operation.replay_to == ReplayTo::SameCredential)
-            .then(|| credential(&operation.credential, secret, &head.headers)),
+            .then(|| credential(&operation.credential, secret, &head.headers, certificate)),
         terms: operation.terms,
         probe: None,
         receipts: shared.witness(operation).cloned(),
@@ -282,15 +287,16 @@ fn add_location(place: &str, error: &Error) -> Error {
 ///
 /// `operation` is the name of the matched operation, `path_value` returns the named segments of its path.
 /// A missing header differs from an empty one.
-/// `header:host` is the request's [`host`], in every version of HTTP.
+/// `header:host` is the request's [`host`], in every version of HTTP; `caller` is its headers, and the certificate of the
+/// client, if there is one.
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`] for `jwt:CLAIM`, because an unverified claim must not pass for a verified one;
-/// [`ErrorKind::Invalid`] if the path has no segment of that name.
+/// [`ErrorKind::Invalid`] if the path has no segment of that name, or if there is no certificate for `tls:subject`.
 pub fn scope<'v>(
     parts: &[ScopePart],
     secret: &Secret,
-    headers: &HeaderMap,
+    (headers, certificate): (&HeaderMap, Option<&ClientCertificate>),
     host: Option<&str>,
     operation: &str,
     path_value: impl Fn(&str) -> Option<&'v [u8]>,
@@ -311,6 +317,10 @@ pub fn scope<'v>(
                 &part.to_string(),
                 path_value(name).ok_or_else(|| no_value(name))?,
             ),
+            ScopePart::TlsSubject => {
+                let certificate = certificate.ok_or_else(no_certificate)?;
+                scope.with(TLS_SUBJECT, certificate.subject())
+            }
             ScopePart::Route => scope.with("route", operation),
             ScopePart::None => scope,
             ScopePart::Jwt(claim) => return Err(unverified(claim)),
@@ -324,7 +334,12 @@ pub fn scope<'v>(
 /// A missing part differs from an empty one; the order of several values matters.
 /// Requests without any of the parts share one anonymous credential, for every choice of parts.
 #[must_use]
-pub fn credential(parts: &[CredentialPart], secret: &Secret, headers: &HeaderMap) -> Credential {
+pub fn credential(
+    parts: &[CredentialPart],
+    secret: &Secret,
+    headers: &HeaderMap,
+    certificate: Option<&ClientCertificate>,
+) -> Credential {
     let mut digest = None;
     let mut add = |kind, name: &str, value: &[u8]| {
         let digest = digest.get_or_insert_with(|| secret.start_digest("credential"));
@@ -340,6 +355,11 @@ pub fn credential(parts: &[CredentialPart], secret: &Secret, headers: &HeaderMap
             }
             CredentialPart::Cookie(name) => {
                 cookies(headers, name).for_each(|value| add(2, name, value));
+            }
+            CredentialPart::TlsSubject => {
+                if let Some(certificate) = certificate {
+                    add(3, "", certificate.subject());
+                }
             }
         }
     }
@@ -373,6 +393,11 @@ fn no_value(name: &str) -> Error {
     let message = format!(
         "scope `path:{name}`: the operation's path has no {{{name}}}; name one of its segments"
     );
+    Error::new(ErrorKind::Invalid, message)
+}
+
+fn no_certificate() -> Error {
+    let message = format!("`{TLS_SUBJECT}` needs a verified certificate of the client; send one");
     Error::new(ErrorKind::Invalid, message)
 }
 

@@ -127,7 +127,8 @@ impl LayerState {
         let (parts, name) = (&operation.scope, &operation.name);
         let value = |it: &str| found.and_then(|found| found.value(it));
         let secret = self.engine.secret();
-        extract::scope(parts, secret, &head.headers, host.as_deref(), name, value).ok()
+        let caller = (&head.headers, head.extensions.get());
+        extract::scope(parts, secret, caller, host.as_deref(), name, value).ok()
     }
 
     async fn key_state(&self, head: &Parts, text: &str) -> Result<KeyState, Box<Problem>> {
@@ -183,7 +184,8 @@ impl LayerState {
     fn may_see(&self, head: &Parts, operation: &Operation, record: &Record<Outcome>) -> bool {
         let asking = || {
             let secret = self.engine.secret();
-            extract::credential(&operation.credential, secret, &head.headers)
+            let certificate = head.extensions.get();
+            extract::credential(&operation.credential, secret, &head.headers, certificate)
         };
         match (operation.replay_to, record.credential) {
             (ReplayTo::SameCredential, Some(first)) => asking() == first,

@@ -254,6 +254,7 @@ impl LayerState {
 fn shows_every_credential(operation: &Operation) -> bool {
     let is_kept = |part: &ScopePart| match part {
         ScopePart::Header(name) => name == header::HOST.as_str(),
+        ScopePart::TlsSubject => false,
         _ => true,
     };
     let usual = Operation::default().credential;

@@ -21,6 +21,9 @@ mod forms;
 
 mod given;
 
+mod network;
+pub use network::Network;
+
 mod problem;
 use problem::Report;
 pub use problem::{ConfigError, Problem};
@@ -40,6 +43,9 @@ mod table;
 
 mod telemetry;
 pub use telemetry::{AccessLogSettings, AccessLogTarget, TraceSettings};
+
+mod tls;
+pub use tls::{ClientAuth, TlsSettings};
 
 mod typed;
 
@@ -73,7 +79,7 @@ pub struct Settings {
     pub listen: SocketAddr,
     /// Address of the admin listener: API, metrics and health probes.
     pub admin: SocketAddr,
-    /// URL of the upstream service: scheme and authority, without a trailing slash.
+    /// URL of the upstream service: scheme, authority and base path, without a trailing slash.
     pub upstream: Option<String>,
     /// Store for the records. Of two, the first is a cache of outcomes in front of the second.
     pub store: Vec<Address>,
@@ -85,6 +91,12 @@ pub struct Settings {
     pub problems: String,
     /// Limits and timeouts of the proxy.
     pub proxy: ProxySettings,
+    /// TLS towards clients of the proxy; `None` for plain HTTP.
+    pub tls: Option<TlsSettings>,
+    /// TLS of the admin listener; `None` for plain HTTP.
+    pub admin_tls: Option<TlsSettings>,
+    /// Proxies in front of this one whose forwarding headers are believed, from `[proxy]`.
+    pub trusted_proxies: Vec<Network>,
     /// Access log of the proxy, from `[proxy]`; `None` if there is none.
     pub access_log: Option<AccessLogSettings>,
     /// Traces of the proxy, from `[proxy]`; `None` if there are none.
@@ -262,6 +274,9 @@ impl fmt::Debug for Settings {
             .field("durability", &self.durability)
             .field("audit_log", &self.audit_log)
             .field("problems", &self.problems)
+            .field("tls", &self.tls)
+            .field("admin_tls", &self.admin_tls)
+            .field("trusted_proxies", &self.trusted_proxies)
             .field("access_log", &self.access_log)
             .field("traces", &self.traces)
             .field("workers", &self.workers)

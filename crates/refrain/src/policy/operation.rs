@@ -312,6 +312,13 @@ impl Operation {
         self.probe.as_ref().is_some_and(is_probed) && !self.pattern.names().any(is_record)
     }
 
+    /// Whether its scope or its credential is the subject of the client's certificate.
+    #[must_use]
+    pub fn needs_client_certificate(&self) -> bool {
+        self.scope.contains(&ScopePart::TlsSubject)
+            || self.credential.contains(&CredentialPart::TlsSubject)
+    }
+
     /// Whether receipts decide its unknown outcomes.
     #[must_use]
     pub fn is_receipted(&self) -> bool {

@@ -10,7 +10,7 @@ use toml::{
 
 use super::{
     problem::Report,
-    typed::{Authorization, OperationHead, Proxy, Relay, Section, Server, Signed, Worker},
+    typed::{Authorization, OperationHead, Proxy, Relay, Section, Server, Signed, Tls, Worker},
 };
 use crate::policy::suggest;
 
@@ -41,10 +41,11 @@ pub(super) enum ConfigTable {
     Worker,
     Authorization,
     Relay,
+    Tls,
 }
 
 impl ConfigTable {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Top,
         Self::Proxy,
         Self::Policy,
@@ -53,6 +54,7 @@ impl ConfigTable {
         Self::Worker,
         Self::Authorization,
         Self::Relay,
+        Self::Tls,
     ];
 
     /// Names of the settings that belong in this table.
@@ -60,7 +62,15 @@ impl ConfigTable {
         match self {
             Self::Top => [
                 fields::<Server>(),
-                &["proxy", "policy", "operation", "worker", "relay"],
+                &[
+                    "proxy",
+                    "tls",
+                    "admin_tls",
+                    "policy",
+                    "operation",
+                    "worker",
+                    "relay",
+                ],
             ]
             .concat(),
             Self::Proxy => fields::<Proxy>().to_vec(),
@@ -75,6 +85,7 @@ impl ConfigTable {
             Self::Worker => [fields::<Worker>(), &["authorization"]].concat(),
             Self::Authorization => fields::<Authorization>().to_vec(),
             Self::Relay => fields::<Relay>().to_vec(),
+            Self::Tls => fields::<Tls>().to_vec(),
         }
     }
 }
@@ -90,6 +101,7 @@ impl fmt::Display for ConfigTable {
             Self::Worker => "in [[worker]]",
             Self::Authorization => "in `authorization` or `probe_authorization`",
             Self::Relay => "in [[relay]]",
+            Self::Tls => "in [tls] or [admin_tls]",
         })
     }
 }

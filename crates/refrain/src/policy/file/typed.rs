@@ -16,6 +16,7 @@ use super::{
     forms::{Audit, Fingerprint},
     proxy::HostHeader,
     schema,
+    tls::ClientAuth,
 };
 use crate::{
     Guarantee,
@@ -34,7 +35,8 @@ pub(super) struct Server {
     /// Address and port of the admin listener: API, metrics and health probes. Default: 127.0.0.1:8378.
     #[schemars(with = "Option<schema::Address>")]
     pub(super) admin: Option<String>,
-    /// URL of the upstream service: scheme, host and port, such as `http://127.0.0.1:3000`.
+    /// URL of the upstream service: scheme, host and port, such as `http://127.0.0.1:3000`, and a path that requests are
+    /// sent below, if there is one.
     #[schemars(with = "Option<schema::Upstream>")]
     pub(super) upstream: Option<String>,
     /// Store for the records. With two (a list, or separated by a comma), the first is a cache of outcomes
@@ -107,6 +109,10 @@ pub(super) struct Proxy {
     /// `Host` header that the upstream receives. Default: client.
     #[schemars(with = "Option<HostHeader>")]
     pub(super) host: Option<String>,
+    /// Networks and addresses of proxies in front of this one, whose `X-Forwarded-*` and `Forwarded` are believed. From all
+    /// other clients these headers are replaced. Default: none.
+    #[schemars(with = "Option<schema::OneOrMore<schema::NetworkText>>")]
+    pub(super) trusted_proxies: Option<List>,
     /// Accept a response to a guarded request that ends with its connection, as in HTTP/1.0. If false, the outcome
     /// of such a request is unknown, because the response may be truncated. Default: false.
     pub(super) http10_upstream: Option<bool>,
@@ -126,6 +132,30 @@ pub(super) struct Proxy {
     /// Part of the requests without a `traceparent` that are traced: 0.0 to 1.0. Default: 1.0.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub(super) otlp_sample_ratio: Option<f64>,
+}
+
+/// TLS of a listener: its certificate and key, and the certificates of its clients.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Tls {
+    /// PEM file with the server's certificate, then the intermediate ones. It is read again when it changes.
+    #[schemars(with = "Option<schema::PathText>")]
+    pub(super) certificate: Option<String>,
+    /// PEM file with the private key of the certificate, without a passphrase. It is read again when it changes.
+    #[schemars(with = "Option<schema::PathText>")]
+    pub(super) key: Option<String>,
+    /// PEM file with the authorities that may issue certificates of clients. Default: clients are not asked for one.
+    #[schemars(with = "Option<schema::PathText>")]
+    pub(super) client_ca: Option<String>,
+    /// Whether a client without a certificate is rejected. Default: required.
+    #[schemars(with = "Option<ClientAuth>")]
+    pub(super) client_auth: Option<String>,
+    /// Maximum time for a TLS handshake. Default: 10s.
+    #[schemars(with = "Option<schema::Duration>")]
+    pub(super) handshake_timeout: Option<Scalar>,
+    /// Maximum number of unfinished TLS handshakes; a further one ends the oldest: 1 to 100000. Default: 1000.
+    #[schemars(with = "Option<usize>")]
+    pub(super) handshakes_max: Option<Scalar>,
 }
 
 /// Settings that `[policy]` and every `[[operation]]` share.
