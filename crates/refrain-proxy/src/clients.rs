@@ -28,9 +28,11 @@ mod checked;
 mod front;
 mod http1;
 mod http2;
+mod interim;
 
 pub(crate) use body::ClientBody;
 use front::Front;
+pub(crate) use interim::{Interim, InterimSender};
 
 /// Least value of the limit for a head's size.
 const HEAD_BYTES_MIN: usize = 8 << 10;
@@ -144,7 +146,8 @@ impl Clients {
                     polling.await?
                 }
             };
-            let forward = self.forward.of(peer.ip(), self.tls.is_some());
+            let is_tls = self.tls.is_some();
+            let forward = self.forward.of(peer.ip(), is_tls, client.clone());
             let front = Front {
                 service: self.layer.layer(forward),
                 client,

@@ -19,6 +19,7 @@ use tower_service::Service;
 
 use crate::{
     admin::{Metrics, UpstreamErrors},
+    clients::InterimSender,
     connect::Connector,
     headers::{self, Caller, Visible},
     pool::{LostExchange, UpstreamPool},
@@ -27,6 +28,7 @@ use crate::{
     tunnel,
     upstream::ends_with_connection,
     upstream_body::{Outgoing, Stall, UpstreamBody, UpstreamFlow},
+    watch::Client,
 };
 
 /// The upstream, and the settings for it that all threads share.
@@ -137,6 +139,8 @@ struct ForwardPath {
     target: Arc<Target>,
     pool: Arc<UpstreamPool>,
     client: Option<Caller>,
+    /// The client's connection, for interim responses.
+    connection: Option<Arc<Client>>,
 }
 
 /// A request that is ready to be sent to the upstream.
@@ -148,6 +152,8 @@ struct ReadyRequest {
     tunnel: Option<tunnel::TunnelClient>,
     /// The span of the call, if the request is traced.
     span: Option<Box<ClientSpan>>,
+    /// Receives interim responses, if the client can.
+    interim: Option<InterimSender>,
     /// Whether the request has a claim.
     is_granted: bool,
     /// Whether a response that ends with its connection counts as complete; it cannot be distinguished from a truncated one.
@@ -162,17 +168,19 @@ impl Forward {
             target: target.clone(),
             pool: UpstreamPool::new(target.connector.clone(), &target.settings),
             client: None,
+            connection: None,
         }))
     }
 
     /// The same service, with the same pool, for a client that is connected with or without TLS.
-    pub(crate) fn of(&self, client: IpAddr, is_tls: bool) -> Self {
+    pub(crate) fn of(&self, client: IpAddr, is_tls: bool, connection: Arc<Client>) -> Self {
         let target = self.0.target.clone();
         let client = Caller::new(client, is_tls, target.trusts(client));
         Self(Arc::new(ForwardPath {
             target,
             pool: self.0.pool.clone(),
             client: Some(client),
+            connection: Some(connection),
         }))
     }
 
@@ -217,6 +225,7 @@ impl ForwardPath {
         // The layer itself applies the timeouts of guarded requests.
         let patience = (!is_granted).then_some(self.target.settings.read_timeout);
         let (mut head, body) = request.into_parts();
+        let interim = self.connection.as_ref().and_then(InterimSender::new);
         let upgrade = match is_granted {
             true => None,
             false => tunnel::take_upgrade(&mut head),
@@ -235,6 +244,7 @@ impl ForwardPath {
             patience,
             tunnel,
             span,
+            interim,
             is_granted,
             // The response to a guarded request or a probe decides an outcome, so it must not be truncated.
             // Other clients see the close themselves.
@@ -257,6 +267,7 @@ impl ForwardPath {
                 patience,
                 tunnel,
                 span,
+                interim,
                 is_granted,
                 trusts_close,
             } = ready;
@@ -264,7 +275,7 @@ impl ForwardPath {
             // The engine itself warns of guarded requests whose outcome is unknown.
             let is_warned = |lost: &LostExchange| !is_granted || lost.failure == Failure::NotSent;
             let (method, uri) = (request.method().clone(), request.uri().clone());
-            let (response, connection) = match self.pool.send(request, patience).await {
+            let (response, connection) = match self.pool.send(request, patience, interim).await {
                 Ok(received) => {
                     if let Some(span) = span {
                         span.responded(received.0.status());

@@ -15,6 +15,7 @@ mod dashboard;
 mod descriptors;
 mod forward;
 mod headers;
+mod interim_scan;
 mod pool;
 mod server;
 mod stream;

@@ -63,6 +63,8 @@ pub(super) struct CheckedStream {
     heads: HeadCheck,
     /// Framing of the chunked body that is being passed.
     chunks: Option<Framing>,
+    /// Whether everything that hyper wrote was flushed, so that interim responses may be written.
+    is_flushed: bool,
     /// Requests that were passed.
     passed: u32,
     /// Whether the client has sent its last byte.
@@ -91,6 +93,7 @@ impl CheckedStream {
             free: 0,
             heads: HeadCheck::default(),
             chunks: None,
+            is_flushed: true,
             passed: 0,
             has_ended: false,
             refusal,
@@ -167,6 +170,25 @@ impl CheckedStream {
     /// Whether all requests that were passed were answered.
     fn is_answered(&self) -> bool {
         self.client.answered() == self.passed
+    }
+
+    /// Writes the interim responses that wait, if hyper is not in the midst of a response.
+    fn poll_interim(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !self.is_flushed {
+            return Poll::Ready(Ok(()));
+        }
+        let Some(mut waiting) = self.client.interim.waiting() else {
+            return Poll::Ready(Ok(()));
+        };
+        while !waiting.is_empty() {
+            let written = ready!(Pin::new(&mut self.stream).poll_write(context, &waiting))?;
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            waiting.advance(written);
+        }
+        self.client.interim.note_written();
+        Poll::Ready(Ok(()))
     }
 
     fn check_head(&mut self) -> bool {
@@ -281,6 +303,8 @@ impl AsyncWrite for CheckedStream {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_interim(context))?;
+        self.is_flushed = false;
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
@@ -289,6 +313,8 @@ impl AsyncWrite for CheckedStream {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_interim(context))?;
+        self.is_flushed = false;
         Pin::new(&mut self.stream).poll_write_vectored(context, slices)
     }
 
@@ -297,6 +323,9 @@ impl AsyncWrite for CheckedStream {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // hyper flushes only after it has written everything.
+        self.is_flushed = true;
+        ready!(self.poll_interim(context))?;
         Pin::new(&mut self.stream).poll_flush(context)
     }
 

@@ -143,6 +143,7 @@ impl Future for Fronting {
         polled.map_ok(|mut response| {
             let active = self.active.take();
             if let Some(active) = &active {
+                active.note_response();
                 active.note_status(response.status());
                 let is_switch = response.status() == StatusCode::SWITCHING_PROTOCOLS;
                 if active.is_last() && !is_switch {

@@ -140,6 +140,9 @@ impl Service<Request<Incoming>> for Http1Front {
             let opened = tunnel::offer(&mut head);
             *self.tunnel.lock().unwrap_or_else(PoisonError::into_inner) = Some(opened);
         }
+        if is_new {
+            self.front.client.interim.begin();
+        }
         let body = ClientBody::new(&head.headers, body, self.client_timeout, &self.front.client);
         self.front.call(head, body)
     }

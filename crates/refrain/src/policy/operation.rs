@@ -155,8 +155,11 @@ pub enum ReplayTo {
 #[cfg_attr(feature = "policy-file", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Reply {
-    /// After its outcome is durable.
+    /// An event stream (`text/event-stream`) as [`Streamed`](Self::Streamed), any other response as
+    /// [`Stored`](Self::Stored).
     #[default]
+    Auto,
+    /// After its outcome is durable.
     Stored,
     /// While it arrives from the upstream; the outcome is recorded at the same time.
     Streamed,

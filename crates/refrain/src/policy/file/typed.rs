@@ -240,7 +240,7 @@ pub(super) struct Section {
     /// Maximum size of a response body that is stored with its outcome: up to 64MiB. Default: 8MiB.
     #[schemars(with = "Option<schema::Size>")]
     pub(super) outcome_bytes_max: Option<Scalar>,
-    /// When a response is sent to the client. Default: stored.
+    /// When a response is sent to the client. Default: auto, which streams responses of the type `text/event-stream`.
     #[schemars(with = "Option<Reply>")]
     pub(super) reply: Option<String>,
     /// Enforce the policy, or only observe. Default: enforce.
