@@ -156,7 +156,8 @@ fn probes_are_sent_below_the_base_path() {
         "GET /shop/paid/k" => support::answer(stream, "200 OK", &[], b"found"),
         other => panic!("unexpected: {other}"),
     });
-    let settings = "[[operation]]\nmatch = \"POST /pay\"\nprobe = \"GET /paid/{key}\"\n";
+    let settings = "[[operation]]\nmatch = \"POST /pay\"\nprobe = \"GET /paid/{key}\"\n\
+                    timeout = \"8s\"\nlease = \"1s\"\nsettle_after = \"8s\"\n";
     let proxy = below(&upstream, "/shop", settings);
     let keyed = request("POST /pay", &[("idempotency-key", "k")], b"{}");
     until("the probe has settled the record", || {
