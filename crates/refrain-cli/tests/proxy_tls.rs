@@ -417,3 +417,29 @@ fn the_admin_listener_serves_tls_and_secure_cookies() {
     assert_eq!(code, Some(69), "{said}");
     assert!(said.contains("certificate"), "{said}");
 }
+
+#[test]
+fn the_admin_listener_can_require_certificates() {
+    let (authority, upstream) = (Authority::new(), Upstream::echo());
+    for name in ["server", "anna"] {
+        authority.issue(name);
+    }
+    let ca = authority.path("ca.pem");
+    let settings = authority.table("admin_tls", "server", &format!("client_ca = {ca:?}"));
+    let proxy = Proxy::start(upstream.address, &settings);
+    // One file with certificate and key.
+    let parts = ["anna.crt", "anna.key"].map(|name| fs::read(authority.path(name)).unwrap());
+    let own = authority.path("anna.pem");
+    fs::write(&own, parts.concat()).unwrap();
+    let address = format!("https://{}", proxy.admin);
+    let list = |more: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_refrain"));
+        let common = ["records", "list", "--admin", &address, "--cacert"];
+        let output = command.args(common).arg(&ca).args(more).output().unwrap();
+        (output.status.code(), text(&output))
+    };
+    let (code, said) = list(&["--cert", own.to_str().unwrap()]);
+    assert_eq!(code, Some(0), "{said}");
+    let (code, said) = list(&[]);
+    assert_eq!(code, Some(69), "{said}");
+}

@@ -155,8 +155,7 @@ pub enum ReplayTo {
 #[cfg_attr(feature = "policy-file", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Reply {
-    /// An event stream (`text/event-stream`) as [`Streamed`](Self::Streamed), any other response as
-    /// [`Stored`](Self::Stored).
+    /// An event stream (`text/event-stream`) while it arrives, any other response after its outcome is durable.
     #[default]
     Auto,
     /// After its outcome is durable.
