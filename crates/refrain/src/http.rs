@@ -37,6 +37,7 @@ pub use request::ResponseFuture;
 
 mod certificate;
 pub use certificate::ClientCertificate;
+mod report;
 
 pub mod extract;
 

@@ -134,6 +134,7 @@ macro_rules! text {
 
 text! {
     Address: r"^(\[[0-9A-Fa-f:.]+\]|[0-9.]+):[0-9]{1,5}$";
+    HostName: r"^[0-9A-Za-z.-]+$";
     Upstream: r"^https?://[^/?#@\s]+(/[^?#\s]*)?$";
     NetworkText: r"^[0-9A-Fa-f:.]+(/[0-9]{1,3})?$";
     OtlpUrl: r"^https?://[^/?#@\s]+(/[^?#\s]*)?$";
