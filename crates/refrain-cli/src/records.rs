@@ -12,7 +12,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    client::{ADMIN, Client, RequestError},
+    client::{ADMIN, Client, RequestError, TlsFlags},
     output::{complain, say},
 };
 
@@ -47,6 +47,8 @@ const BODY_BYTES_MAX: u64 = 8 << 20;
   refrain records resolve --all --operation 'POST /v1/payments' --older-than 1h --never-happened --reason 'not in the ledger' --dry-run
                                                       many unknown outcomes; with --yes instead of --dry-run it resolves them
   refrain records erase 3f2a… --reason 'test data'    a retry executes again
+  refrain records list --admin https://10.0.0.5:8378 --cacert ca.pem
+                                                      over TLS; SSL_CERT_FILE also names the file
 
 The admin address of the proxy: --admin, or REFRAIN_ADMIN, or `admin` in the refrain.toml of this folder, or
 http://127.0.0.1:8378.
@@ -62,6 +64,8 @@ pub(crate) struct Args {
     /// Admin bearer token
     #[arg(long, global = true, value_name = "TOKEN")]
     token: Option<String>,
+    #[command(flatten)]
+    tls: TlsFlags,
     /// Print JSON
     #[arg(long, global = true)]
     json: bool,
@@ -187,7 +191,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .enable_all()
         .build()?;
     let done = runtime.block_on(async {
-        let client = Client::new(&ADMIN, args.admin.as_deref(), args.token.as_deref())?;
+        let client = Client::new(
+            &ADMIN,
+            args.admin.as_deref(),
+            args.token.as_deref(),
+            &args.tls,
+        )?;
         args.run(&client).await
     });
     let Err(trouble) = done else {

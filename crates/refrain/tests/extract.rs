@@ -11,7 +11,10 @@ use http::{HeaderMap, HeaderValue, Request, request::Parts};
 use proptest::prelude::*;
 use refrain::{
     ErrorKind, Key, Operation, RecordId, Secret,
-    http::extract::{self, HeadKey, ScopeInput},
+    http::{
+        ClientCertificate,
+        extract::{self, HeadKey, ScopeInput},
+    },
     key::{CredentialPart, ScopePart, Source, Syntax},
 };
 
@@ -437,7 +440,7 @@ proptest! {
         let none = |_: &str| None;
         let default = Operation::default().credential;
         prop_assert!(extract::scope(&[ScopePart::Credential], &input(&secret, &headers, &default), "pay", none).is_ok());
-        let _ = extract::credential(&[CredentialPart::Cookie("a".into())], &secret, &headers);
+        let _ = extract::credential(&[CredentialPart::Cookie("a".into())], &secret, &headers, None);
         let mut head = head("POST", "/", &[]);
         head.headers = headers;
         let body = Bytes::from(body);
@@ -457,6 +460,38 @@ fn find(sources: &[&str], head: &Parts, body: &str) -> refrain::Result<Option<Ke
 
 fn scope(parts: &[&str], headers: Headers<'_>) -> RecordId {
     try_scope(parts, headers).expect("a sound case")
+}
+
+#[test]
+fn the_certificate_of_a_client_is_a_scope_and_a_credential() {
+    let secret = Secret::from([7; 32]);
+    let headers = HeaderMap::new();
+    let part = [ScopePart::TlsSubject];
+    let scope = |certificate: Option<&ClientCertificate>| -> refrain::Result<RecordId> {
+        let none = |_: &str| None;
+        let credential = Operation::default().credential;
+        let input = ScopeInput {
+            certificate,
+            ..input(&secret, &headers, &credential)
+        };
+        let scope = extract::scope(&part, &input, "pay", none)?;
+        Ok(RecordId::derive(&secret, &scope, &Key::new("k")?))
+    };
+    let credential = |certificate| {
+        extract::credential(
+            &[CredentialPart::TlsSubject],
+            &secret,
+            &headers,
+            certificate,
+        )
+    };
+    let [anna, bert] = ["CN=anna", "CN=bert"].map(ClientCertificate::new);
+    assert_eq!(scope(Some(&anna)).unwrap(), scope(Some(&anna)).unwrap());
+    assert_ne!(scope(Some(&anna)).unwrap(), scope(Some(&bert)).unwrap());
+    assert_eq!(scope(None).unwrap_err().kind(), refrain::ErrorKind::Invalid);
+    assert_eq!(credential(Some(&anna)), credential(Some(&anna)));
+    assert_ne!(credential(Some(&anna)), credential(Some(&bert)));
+    assert_ne!(credential(Some(&anna)), credential(None));
 }
 
 /// A scope is visible only in the ids of its records.
@@ -479,6 +514,7 @@ fn input<'a>(
         secret,
         headers,
         host: None,
+        certificate: None,
         credential,
         claims: None,
     }
@@ -490,6 +526,7 @@ fn credential(parts: &[&str], headers: Headers<'_>) -> refrain::Credential {
         &parsed::<CredentialPart>(parts),
         &secret,
         &header_map(headers),
+        None,
     )
 }
 

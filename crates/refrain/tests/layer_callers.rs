@@ -74,6 +74,7 @@ fn earlier_intent(engine: &Engine, headers: &[(&str, &str)], body: &str) -> Inte
         secret,
         headers: request.headers(),
         host: None,
+        certificate: None,
         credential: &["header:Authorization".parse::<CredentialPart>().unwrap()],
         claims: None,
     };
@@ -94,6 +95,7 @@ fn earlier_intent(engine: &Engine, headers: &[(&str, &str)], body: &str) -> Inte
         &operation.credential,
         secret,
         request.headers(),
+        None,
     ));
     intent
 }

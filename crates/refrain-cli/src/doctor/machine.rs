@@ -20,7 +20,7 @@ use tokio::{
 };
 
 use super::Finding;
-use crate::client::{ADMIN, Client, RequestError};
+use crate::client::{ADMIN, Client, RequestError, TlsFlags};
 
 /// Length of the accept queue that the proxy asks the kernel for.
 const BACKLOG: u64 = 4_096;
@@ -28,13 +28,18 @@ const BACKLOG: u64 = 4_096;
 const DESCRIPTORS_RESERVED: u64 = 64;
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 
-pub(super) async fn check(settings: &Settings) -> Vec<Finding> {
+pub(super) async fn check(settings: &Settings, tls: &TlsFlags) -> Vec<Finding> {
     let mut findings = vec![writable("audit log", &settings.audit_folder())];
     if let Some(AccessLogTarget::File(file)) = settings.access_log.as_ref().map(|it| &it.target) {
         findings.push(writable("access log", file));
     }
-    findings.push(port("listen", settings.listen).await);
-    findings.push(port("admin", settings.admin).await);
+    for (name, address, has_tls) in [
+        ("listen", settings.listen, settings.tls.is_some()),
+        ("admin", settings.admin, settings.admin_tls.is_some()),
+    ] {
+        let scheme = if has_tls { "https" } else { "http" };
+        findings.push(port(name, scheme, address, tls).await);
+    }
     findings.push(descriptors(settings.proxy.connections_max));
     findings.extend(accept_queue());
     findings.extend(upstream(settings).await);
@@ -85,13 +90,13 @@ pub(super) fn nearest(path: &Path) -> PathBuf {
 }
 
 /// Checks that a port is free, or that a proxy already listens on it.
-async fn port(name: &'static str, address: SocketAddr) -> Finding {
+async fn port(name: &'static str, scheme: &str, address: SocketAddr, tls: &TlsFlags) -> Finding {
     let error = match TcpListener::bind(address).await {
         Ok(_) => return Finding::ok("ports", format!("{name} {address} is free")),
         Err(error) => error,
     };
     if error.kind() == io::ErrorKind::AddrInUse {
-        return match is_ours(name, address).await {
+        return match is_ours(name, &format!("{scheme}://{address}"), tls).await {
             true => Finding::ok(
                 "ports",
                 format!("{name} {address} is served by a running proxy"),
@@ -117,8 +122,8 @@ async fn port(name: &'static str, address: SocketAddr) -> Finding {
 }
 
 /// Whether a Refrain process serves this address: its admin listener answers, or it returns the pages of problems.
-async fn is_ours(name: &str, address: SocketAddr) -> bool {
-    let Ok(client) = Client::new(&ADMIN, Some(&format!("http://{address}")), None) else {
+async fn is_ours(name: &str, address: &str, tls: &TlsFlags) -> bool {
+    let Ok(client) = Client::new(&ADMIN, Some(address), None, tls) else {
         return false;
     };
     match name {

@@ -135,6 +135,7 @@ impl LayerState {
             secret: self.engine.secret(),
             headers: &head.headers,
             host: host.as_deref(),
+            certificate: head.extensions.get(),
             credential: &operation.credential,
             claims,
         };
@@ -241,7 +242,8 @@ impl LayerState {
     ) -> bool {
         let asking = || {
             let secret = self.engine.secret();
-            extract::credential(&operation.credential, secret, &head.headers)
+            let certificate = head.extensions.get();
+            extract::credential(&operation.credential, secret, &head.headers, certificate)
         };
         match (operation.replay_to, record.credential) {
             (ReplayTo::SameCredential, Some(first)) => asking() == first,

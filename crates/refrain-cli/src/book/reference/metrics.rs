@@ -183,6 +183,7 @@ async fn served() -> String {
         hosts: Vec::new(),
         configuration: serde_json::Value::Null,
         workers: Some(Arc::new(OneWorker)),
+        tls: None,
         search_time: admin::SEARCH_TIME,
     };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

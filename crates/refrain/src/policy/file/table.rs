@@ -10,7 +10,9 @@ use toml::{
 
 use super::{
     problem::Report,
-    typed::{Authorization, Jwt, OperationHead, Proxy, Relay, Section, Server, Signed, Worker},
+    typed::{
+        Authorization, Jwt, OperationHead, Proxy, Relay, Section, Server, Signed, Tls, Worker,
+    },
 };
 use crate::policy::suggest;
 
@@ -36,10 +38,11 @@ pub(super) enum ConfigTable {
     Worker,
     Authorization,
     Relay,
+    Tls,
 }
 
 impl ConfigTable {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Top,
         Self::Proxy,
         Self::Jwt,
@@ -49,6 +52,7 @@ impl ConfigTable {
         Self::Worker,
         Self::Authorization,
         Self::Relay,
+        Self::Tls,
     ];
 
     /// Names of the settings that belong in this table.
@@ -56,7 +60,16 @@ impl ConfigTable {
         match self {
             Self::Top => [
                 fields::<Server>(),
-                &["proxy", "jwt", "policy", "operation", "worker", "relay"],
+                &[
+                    "proxy",
+                    "jwt",
+                    "tls",
+                    "admin_tls",
+                    "policy",
+                    "operation",
+                    "worker",
+                    "relay",
+                ],
             ]
             .concat(),
             Self::Proxy => fields::<Proxy>().to_vec(),
@@ -72,6 +85,7 @@ impl ConfigTable {
             Self::Worker => [fields::<Worker>(), &["authorization"]].concat(),
             Self::Authorization => fields::<Authorization>().to_vec(),
             Self::Relay => fields::<Relay>().to_vec(),
+            Self::Tls => fields::<Tls>().to_vec(),
         }
     }
 }
@@ -88,6 +102,7 @@ impl fmt::Display for ConfigTable {
             Self::Worker => "in [[worker]]",
             Self::Authorization => "in `authorization` or `probe_authorization`",
             Self::Relay => "in [[relay]]",
+            Self::Tls => "in [tls] or [admin_tls]",
         })
     }
 }
