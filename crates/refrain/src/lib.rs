@@ -86,6 +86,9 @@ pub use outcome::Outcome;
 pub mod record;
 pub use record::{Claim, Fence, Guarantee, Settled, Settlement, Verdict, step};
 
+pub mod encryption;
+pub use encryption::Encryption;
+
 pub mod policy;
 pub use policy::{Operation, Policy, Terms};
 

@@ -10,6 +10,7 @@ use toml::{
 use super::{
     FILE_BYTES_MAX, RelaySettings, Secrets, Settings, WorkerSettings, authorization,
     draft::Draft,
+    encryption,
     problem::{FOUND_MAX, Report},
     proxy,
     relay::{self, RELAYS_MAX},
@@ -53,6 +54,11 @@ pub(super) fn settings(
     table::refuse_unknown(&mut root, ConfigTable::Top, report);
     let policy = root.remove("policy");
     let proxy = self::proxy(root.remove("proxy"), overrides, report);
+    report.reads_secrets = secrets.has_store();
+    let encryption = root.remove("encryption").and_then(|value| {
+        let (table, at) = table_of(value, "write [encryption], once", report)?;
+        encryption::resolve(table, at, report)
+    });
     let operations = root.remove("operation");
     let workers = self::workers(root.remove("worker"), secrets, report);
     let relays = self::relays(root.remove("relay"), secrets, overrides, report);
@@ -65,6 +71,7 @@ pub(super) fn settings(
         upstream: server.upstream,
         store: server.store,
         durability: server.durability,
+        encryption,
         audit_log: server.audit_log,
         problems: server.problems,
         proxy: proxy::resolve(&proxy, report),

@@ -7,7 +7,9 @@ use serde_json::Value;
 
 use super::forms::FingerprintTable;
 use super::relay::RELAYS_MAX;
-use super::typed::{Authorization, OperationHead, Proxy, Relay, Section, Server, Signed, Worker};
+use super::typed::{
+    Authorization, Encryption, OperationHead, Proxy, Relay, Section, Server, Signed, Worker,
+};
 use super::worker::WORKERS_MAX;
 use crate::policy::{
     OPERATIONS_MAX,
@@ -24,6 +26,8 @@ struct Whole {
     server: Server,
     /// Limits and timeouts of the proxy.
     proxy: Option<Proxy>,
+    /// Keys that encrypt the records of the store. Default: records are not encrypted.
+    encryption: Option<Encryption>,
     /// Settings of every guarded operation; POST and PATCH are guarded by default.
     policy: Option<Section>,
     /// Guarded operations. Their own settings override those of their class, which override `[policy]`.

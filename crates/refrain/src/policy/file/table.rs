@@ -10,7 +10,9 @@ use toml::{
 
 use super::{
     problem::Report,
-    typed::{Authorization, OperationHead, Proxy, Relay, Section, Server, Signed, Worker},
+    typed::{
+        Authorization, Encryption, OperationHead, Proxy, Relay, Section, Server, Signed, Worker,
+    },
 };
 use crate::policy::suggest;
 
@@ -35,6 +37,7 @@ pub(super) struct Part<T> {
 pub(super) enum ConfigTable {
     Top,
     Proxy,
+    Encryption,
     Policy,
     Operation,
     Signature,
@@ -44,9 +47,10 @@ pub(super) enum ConfigTable {
 }
 
 impl ConfigTable {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Top,
         Self::Proxy,
+        Self::Encryption,
         Self::Policy,
         Self::Operation,
         Self::Signature,
@@ -60,10 +64,18 @@ impl ConfigTable {
         match self {
             Self::Top => [
                 fields::<Server>(),
-                &["proxy", "policy", "operation", "worker", "relay"],
+                &[
+                    "proxy",
+                    "encryption",
+                    "policy",
+                    "operation",
+                    "worker",
+                    "relay",
+                ],
             ]
             .concat(),
             Self::Proxy => fields::<Proxy>().to_vec(),
+            Self::Encryption => fields::<Encryption>().to_vec(),
             Self::Policy => fields::<Section>().to_vec(),
             Self::Operation => [
                 fields::<OperationHead>(),
@@ -84,6 +96,7 @@ impl fmt::Display for ConfigTable {
         f.write_str(match self {
             Self::Top => "at the top of the file",
             Self::Proxy => "in [proxy]",
+            Self::Encryption => "in [encryption]",
             Self::Policy => "in [policy]",
             Self::Operation => "in [[operation]]",
             Self::Signature => "in `signature`",
@@ -116,6 +129,11 @@ fn unknown(
     if let Some((_, reason)) = LATER.iter().find(|(later, _)| *later == text) {
         let message = format!("`{text}` is not available in this version: {reason}");
         return report.push(name.span(), message, "remove it");
+    }
+    if text == "key" && place == ConfigTable::Encryption {
+        let help =
+            "write key_env with the name of an environment variable, or key_file with a path";
+        return report.push(name.span(), "this file must not contain a key", help);
     }
     if text == "secret" && [ConfigTable::Signature, ConfigTable::Authorization].contains(&place) {
         let help =
