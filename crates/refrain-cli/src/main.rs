@@ -13,6 +13,7 @@ mod check;
 mod client;
 mod completions;
 mod demo;
+mod encryption;
 mod explain;
 mod key;
 mod mcp;

@@ -1,10 +1,6 @@
 //! `refrain records`: shows the records of a running proxy, and lets operators resolve unknown outcomes.
 
-use std::{
-    fs,
-    io::{BufRead as _, IsTerminal as _, Read as _},
-    process::ExitCode,
-};
+use std::{fs, io::Read as _, process::ExitCode};
 
 use anyhow::Context as _;
 use http::StatusCode;
@@ -13,12 +9,14 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     client::{ADMIN, Client, RequestError},
-    output::{say, show},
+    output::say,
 };
 
+mod erase;
 mod print;
 mod resolve;
 
+use erase::Erase;
 use resolve::Resolve;
 
 /// The default number of records listed.
@@ -44,6 +42,9 @@ const BODY_BYTES_MAX: u64 = 8 << 20;
   refrain records resolve --all --operation 'POST /v1/payments' --older-than 1h --never-happened --reason 'not in the ledger' --dry-run
                                                       many unknown outcomes; without --dry-run it resolves them
   refrain records erase 3f2a… --reason 'test data'    a retry executes again
+  refrain records erase --scope header:x-tenant=acme --reason 'tenant left' --dry-run
+                                                      what it concerns; without --dry-run, the outcomes of the
+                                                      scope can never be read again, and no retry executes
 
 The admin address of the proxy: --admin, or REFRAIN_ADMIN, or http://127.0.0.1:8378.
 The admin token, if the proxy requires one: --token, or REFRAIN_ADMIN_TOKEN, or the file that REFRAIN_ADMIN_TOKEN_FILE names.
@@ -73,20 +74,8 @@ enum Command {
     Show(Named),
     /// Resolve an unknown outcome
     Resolve(Resolve),
-    /// Delete a finished record; a retry executes again
-    Erase {
-        /// Record id
-        id: String,
-        /// Reason, written to the audit log
-        #[arg(long)]
-        reason: String,
-        /// Your name, written to the audit log
-        #[arg(long, value_name = "NAME")]
-        by: Option<String>,
-        /// Do not ask for confirmation
-        #[arg(long)]
-        yes: bool,
-    },
+    /// Delete a finished record; a retry executes again. With --scope, make all encrypted outcomes of a scope unreadable
+    Erase(Erase),
 }
 
 #[derive(Debug, clap::Args)]
@@ -213,22 +202,7 @@ impl Args {
             }
             Command::Resolve(resolve) if resolve.all => self.resolve_all(client, resolve).await,
             Command::Resolve(resolve) => self.resolve(client, resolve).await,
-            Command::Erase {
-                id,
-                reason,
-                by,
-                yes,
-            } => {
-                let path = format!("/api/records/{}", checked(id)?);
-                if !yes && !confirm_erase(id)? {
-                    say("Nothing was changed.");
-                    return Ok(());
-                }
-                let asked = add_operator(json!({ "reason": reason }), by.as_deref());
-                let done = client.delete(&path, &asked).await?;
-                self.print_answer(&done, |_| say("Erased: the key is free again."));
-                Ok(())
-            }
+            Command::Erase(erase) => self.erase(client, erase).await,
         }
     }
 
@@ -487,19 +461,4 @@ fn content(text: &str) -> Result<Vec<u8>, RequestError> {
     };
     let read = read().with_context(|| format!("--body @{file}: cannot be read"));
     read.map_err(|error| RequestError::usage(format!("{error:#}")))
-}
-
-/// Asks for confirmation; an error if there is no terminal.
-fn confirm_erase(id: &str) -> Result<bool, RequestError> {
-    if !std::io::stdin().is_terminal() {
-        let message = "nothing was changed: no terminal to confirm on; pass --yes";
-        return Err(RequestError::usage(message.into()));
-    }
-    say(format_args!(
-        "This deletes the outcome of {id}: a retry of its request EXECUTES AGAIN."
-    ));
-    show("Erase it? Type yes: ");
-    let mut line = String::new();
-    let read = std::io::stdin().lock().read_line(&mut line);
-    Ok(read.is_ok() && line.trim() == "yes")
 }

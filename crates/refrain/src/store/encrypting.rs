@@ -6,7 +6,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        PoisonError, RwLock, RwLockWriteGuard,
+        Mutex, PoisonError, RwLock, RwLockWriteGuard,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -15,7 +15,7 @@ use std::{
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::{Reading, Store, any::StoreObject};
+use super::{Reading, ScopeKeyCounts, Store, any::StoreObject};
 use crate::{
     Encryption, Error, ErrorKind, Outcome, Result,
     encryption::{DataKey, StoredKey, generate},
@@ -40,8 +40,8 @@ pub(super) struct StoreEncryption {
     cache: RwLock<HashMap<ScopeDigest, CachedKey>>,
     /// Number of erased keys. A key that was read before an erasure must not be cached after it.
     erasures: AtomicU64,
-    /// Number of data keys that this process has created.
-    pub(super) created: AtomicU64,
+    /// The data keys of the store, when they were last counted.
+    pub(super) counts: Mutex<Option<ScopeKeyCounts>>,
 }
 
 #[derive(Debug)]
@@ -57,7 +57,7 @@ impl StoreEncryption {
             is_shared,
             cache: RwLock::default(),
             erasures: AtomicU64::new(0),
-            created: AtomicU64::new(0),
+            counts: Mutex::default(),
         }
     }
 
@@ -117,12 +117,7 @@ impl StoreEncryption {
             }
             let generation = found.map_or(0, |key| key.generation().saturating_add(1));
             let fresh = Bytes::from(generate(scope, generation, master)?);
-            stored = store
-                .replace_scope_key(scope, stored, fresh.clone())
-                .await?;
-            if stored.as_ref() == Some(&fresh) {
-                self.created.fetch_add(1, Ordering::Relaxed);
-            }
+            stored = store.replace_scope_key(scope, stored, fresh).await?;
         }
         Err(contended(scope))
     }

@@ -1,6 +1,6 @@
 //! Operations on the data keys of all scopes, or of one: checks at start, rotation of the master key, erasure.
 
-use std::{collections::BTreeMap, sync::atomic::Ordering};
+use std::{collections::BTreeMap, sync::PoisonError};
 
 use bytes::Bytes;
 
@@ -80,9 +80,14 @@ impl AnyStore {
             }
             cursor = page.next;
             if cursor.is_none() {
-                return Ok(counts);
+                break;
             }
         }
+        if let Some(encrypting) = self.encrypting() {
+            let last = encrypting.counts.lock();
+            *last.unwrap_or_else(PoisonError::into_inner) = Some(counts.clone());
+        }
+        Ok(counts)
     }
 
     /// Encrypts a data key again; returns it if it was not under the current master key, but can be.
@@ -136,11 +141,11 @@ impl AnyStore {
         Err(contended(scope))
     }
 
-    /// Number of data keys that this process has created.
+    /// The result of the last [`renew_scope_keys`](Self::renew_scope_keys); `None` if records are not encrypted.
     #[must_use]
-    pub fn scope_keys_created(&self) -> u64 {
-        let encryption = self.encrypting();
-        encryption.map_or(0, |it| it.created.load(Ordering::Relaxed))
+    pub fn scope_key_counts(&self) -> Option<ScopeKeyCounts> {
+        let counts = self.encrypting()?.counts.lock();
+        counts.unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
