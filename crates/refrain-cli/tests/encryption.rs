@@ -347,7 +347,7 @@ fn a_killed_proxy_has_the_data_key_of_every_acknowledged_outcome() {
     let upstream = echo_key();
     let folder = TempDir::new().unwrap();
     let store = format!("file:{}", folder.path().join("records").display());
-    let mut acknowledged = Vec::new();
+    let mut acknowledged: Vec<(String, String)> = Vec::new();
     for round in 0..8 {
         let proxy = start(&upstream, &store, &with_key("KEY_A"));
         for (tenant, key) in &acknowledged {
