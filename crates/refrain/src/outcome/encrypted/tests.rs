@@ -1,4 +1,4 @@
-//! Somebody with access to the store's bytes, but not to the key, moves and changes encrypted outcomes.
+//! An attacker with access to the store's bytes, but not to the key, moves and changes encrypted outcomes.
 
 use super::*;
 use crate::encryption::Cipher;
