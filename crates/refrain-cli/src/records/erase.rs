@@ -1,17 +1,18 @@
 //! `refrain records erase`: one finished record, or the data key of a scope.
 
-use std::{
-    collections::BTreeMap,
-    io::{BufRead as _, IsTerminal as _},
-};
+use std::collections::BTreeMap;
 
 use serde_json::json;
 
-use super::{Args, Filter, PAGE_MAX, add_operator, checked, page, page_path, scope};
+use super::{
+    Args, Filter, PAGE_MAX, add_operator, checked, confirm, page_path, progress::Progress, scope,
+};
 use crate::{
     client::{Client, RequestError},
-    output::{say, show},
+    output::say,
 };
+
+const QUESTION: &str = "Erase it? Type yes: ";
 
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("which").required(true).args(["id", "scope"]))]
@@ -43,8 +44,7 @@ impl Args {
         let path = format!("/api/records/{}", checked(id)?);
         let meaning =
             format!("This deletes the outcome of {id}: a retry of its request EXECUTES AGAIN.");
-        if !erase.yes && !confirm(&meaning)? {
-            say("Nothing was changed.");
+        if !erase.yes && !confirm(&meaning, QUESTION)? {
             return Ok(());
         }
         let asked = add_operator(json!({ "reason": erase.reason }), erase.by.as_deref());
@@ -60,8 +60,7 @@ impl Args {
         if erase.dry_run {
             return self.count(client, erase).await;
         }
-        if !erase.yes && !confirm(meaning)? {
-            say("Nothing was changed.");
+        if !erase.yes && !confirm(meaning, QUESTION)? {
             return Ok(());
         }
         let asked = json!({ "scope": parts, "reason": erase.reason });
@@ -80,9 +79,10 @@ impl Args {
             ..Filter::default()
         };
         let (mut after, mut states) = (None, BTreeMap::<String, u64>::new());
+        let mut progress = Progress::new();
         loop {
             let path = page_path(None, &filter, PAGE_MAX, after.as_deref())?;
-            let (records, next) = page(client.get(&path).await?);
+            let (records, next) = progress.page(client.get(&path).await?);
             for record in records {
                 let state = record["state"].as_str().unwrap_or_default();
                 *states.entry(state.into()).or_default() += 1;
@@ -104,17 +104,4 @@ impl Args {
         });
         Ok(())
     }
-}
-
-/// Asks for confirmation; an error if there is no terminal.
-fn confirm(meaning: &str) -> Result<bool, RequestError> {
-    if !std::io::stdin().is_terminal() {
-        let message = "nothing was changed: no terminal to confirm on; pass --yes";
-        return Err(RequestError::usage(message.into()));
-    }
-    say(meaning);
-    show("Erase it? Type yes: ");
-    let mut line = String::new();
-    let read = std::io::stdin().lock().read_line(&mut line);
-    Ok(read.is_ok() && line.trim() == "yes")
 }
