@@ -23,7 +23,7 @@ use std::ops::Range;
 use bytes::Bytes;
 
 use crate::{
-    Error, ErrorKind, RecordId, Result,
+    Error, ErrorKind, Fence, RecordId, Result,
     varint::{self, Reader},
 };
 
@@ -126,6 +126,12 @@ impl Outcome {
     #[must_use]
     pub fn encoded(&self) -> &Bytes {
         &self.encoded
+    }
+
+    /// Returns whether the outcome may belong to an attempt with this fence; only an encrypted outcome contains its fence.
+    #[must_use]
+    pub fn fits(&self, fence: Fence) -> bool {
+        !self.is_encrypted() || encrypted::has_fence(&self.encoded, fence)
     }
 
     /// The status of the response.

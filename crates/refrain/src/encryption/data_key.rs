@@ -78,7 +78,7 @@ impl<'a> StoredKey<'a> {
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] if its master key is not configured, or it does not decrypt.
-    pub(crate) fn unwrap(self, scope: ScopeDigest, keys: &Encryption) -> Result<Option<DataKey>> {
+    pub(crate) fn open(self, scope: ScopeDigest, keys: &Encryption) -> Result<Option<DataKey>> {
         let generation = self.generation();
         let key = self.decrypt(scope, keys)?;
         Ok(key.map(|key| DataKey {
@@ -91,7 +91,7 @@ impl<'a> StoredKey<'a> {
     /// The same data key, wrapped by another master key; `None` if it was erased.
     ///
     /// # Errors
-    /// As for [`unwrap`](Self::unwrap).
+    /// As for [`open`](Self::open).
     pub(crate) fn rewrap(
         self,
         scope: ScopeDigest,

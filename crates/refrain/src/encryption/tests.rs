@@ -43,15 +43,15 @@ fn a_key_is_32_bytes_in_hexadecimal_or_base64() {
 fn a_data_key_opens_under_its_master_key_and_scope_only() {
     let stored = generate(SCOPE, 4, &master(1)).unwrap();
     let key = StoredKey::read(SCOPE, &stored).unwrap();
-    let opened = key.unwrap(SCOPE, &Encryption::new(master(1))).unwrap();
+    let opened = key.open(SCOPE, &Encryption::new(master(1))).unwrap();
     assert_eq!(opened.unwrap().generation, 4);
     let rotated = Encryption::new(master(2)).with_previous([master(1)]);
-    assert!(key.unwrap(SCOPE, &rotated).unwrap().is_some());
-    let error = key.unwrap(SCOPE, &Encryption::new(master(2))).unwrap_err();
+    assert!(key.open(SCOPE, &rotated).unwrap().is_some());
+    let error = key.open(SCOPE, &Encryption::new(master(2))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     let id = master(1).id().to_string();
     assert!(error.to_string().contains(&id), "{error}");
-    let moved = key.unwrap(ScopeDigest([6; 8]), &Encryption::new(master(1)));
+    let moved = key.open(ScopeDigest([6; 8]), &Encryption::new(master(1)));
     assert_eq!(moved.unwrap_err().kind(), ErrorKind::Corrupt);
 }
 
@@ -62,12 +62,11 @@ fn no_changed_byte_of_a_data_key_opens() {
     for at in 0..stored.len() {
         let mut changed = stored.clone();
         changed[at] ^= 1;
-        let opened = StoredKey::read(SCOPE, &changed).and_then(|key| key.unwrap(SCOPE, &keys));
+        let opened = StoredKey::read(SCOPE, &changed).and_then(|key| key.open(SCOPE, &keys));
         assert!(opened.is_err(), "byte {at}");
     }
     for len in 0..stored.len() {
-        let opened =
-            StoredKey::read(SCOPE, &stored[..len]).and_then(|key| key.unwrap(SCOPE, &keys));
+        let opened = StoredKey::read(SCOPE, &stored[..len]).and_then(|key| key.open(SCOPE, &keys));
         // The first bytes alone are an erased key.
         assert_eq!(opened.is_ok(), len == 5, "{len} bytes");
         assert!(!opened.is_ok_and(|key| key.is_some()), "{len} bytes");
@@ -79,11 +78,11 @@ fn a_rewrapped_key_decrypts_what_it_encrypted() {
     let stored = generate(SCOPE, 0, &master(1)).unwrap();
     let rotated = Encryption::new(master(2)).with_previous([master(1)]);
     let key = StoredKey::read(SCOPE, &stored).unwrap();
-    let first = key.unwrap(SCOPE, &rotated).unwrap().unwrap();
+    let first = key.open(SCOPE, &rotated).unwrap().unwrap();
     let moved = key.rewrap(SCOPE, &rotated, &master(2)).unwrap().unwrap();
     let key = StoredKey::read(SCOPE, &moved).unwrap();
     let second = key
-        .unwrap(SCOPE, &Encryption::new(master(2)))
+        .open(SCOPE, &Encryption::new(master(2)))
         .unwrap()
         .unwrap();
     let mut sealed = Vec::new();
@@ -101,6 +100,6 @@ fn an_erased_key_keeps_its_generation() {
     let key = StoredKey::read(SCOPE, &stored).unwrap();
     assert_eq!(key, StoredKey::Erased { generation: 7 });
     let keys = Encryption::new(master(1));
-    assert!(key.unwrap(SCOPE, &keys).unwrap().is_none());
+    assert!(key.open(SCOPE, &keys).unwrap().is_none());
     assert!(key.rewrap(SCOPE, &keys, &master(1)).unwrap().is_none());
 }

@@ -33,6 +33,11 @@ pub(super) fn is_whole(encoded: &[u8]) -> bool {
     encoded.len() >= HEAD_LEN + OVERHEAD + SUM_LEN
 }
 
+/// Returns whether the bytes contain this fence.
+pub(super) fn has_fence(encoded: &[u8], fence: Fence) -> bool {
+    encoded.get(FENCE) == Some(&fence_bytes(fence)[..])
+}
+
 fn fence_bytes(fence: Fence) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[..4].copy_from_slice(&fence.epoch.to_le_bytes());
@@ -99,12 +104,6 @@ impl Outcome {
             Error::new(ErrorKind::Corrupt, message)
         })?;
         Self::decode(Bytes::from(plain), id)
-    }
-
-    /// Returns whether the outcome may belong to an attempt with this fence; only an encrypted outcome contains its fence.
-    #[must_use]
-    pub fn fits(&self, fence: Fence) -> bool {
-        !self.is_encrypted() || self.encoded.get(FENCE) == Some(&fence_bytes(fence)[..])
     }
 }
 

@@ -110,7 +110,7 @@ impl StoreEncryption {
         for _ in 0..RACES_MAX {
             let found = stored.as_deref().map(|bytes| StoredKey::read(scope, bytes));
             let found = found.transpose()?;
-            let opened = found.map(|key| key.unwrap(scope, &self.keys)).transpose()?;
+            let opened = found.map(|key| key.open(scope, &self.keys)).transpose()?;
             if let Some(key) = opened.flatten() {
                 self.remember(&key, erasures, read_at);
                 return Ok(Some(key));
@@ -140,7 +140,7 @@ impl StoreEncryption {
                 false => Err(lost(asked)),
             };
         }
-        let key = stored.unwrap(scope, &self.keys)?;
+        let key = stored.open(scope, &self.keys)?;
         if let Some(key) = &key {
             self.remember(key, erasures, read_at);
         }
