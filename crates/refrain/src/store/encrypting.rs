@@ -155,7 +155,9 @@ impl StoreEncryption {
         }
         match Store::claim(store, claim).await? {
             Verdict::Replay(outcome) => {
-                let outcome = self.outcome(store, outcome, id, Some(scope)).await?;
+                let outcome = self.outcome(store, outcome, id, Some(scope)).await;
+                // Nothing was granted.
+                let outcome = outcome.map_err(Error::unapplied)?;
                 // The key of its scope was erased: the outcome is gone before its retention has ended.
                 Ok(outcome.map_or(Verdict::Expired, Verdict::Replay))
             }
