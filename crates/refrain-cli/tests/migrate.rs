@@ -63,7 +63,7 @@ fn the_tables_are_made_once_and_told() {
     let (code, told, _) = run(&["--store", &url]);
     assert!(code == 0 && told.contains("nothing to do"), "{told}");
     let (code, told, _) = run(&["--store", &url, "--json"]);
-    assert!(code == 0 && told.contains("\"from\": 3"), "{told}");
+    assert!(code == 0 && told.contains("\"from\": 4"), "{told}");
     drop_schema();
 }
 
