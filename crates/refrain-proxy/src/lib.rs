@@ -16,6 +16,7 @@ mod descriptors;
 mod forward;
 mod headers;
 mod interim_scan;
+mod jwks;
 mod pool;
 mod server;
 mod stream;

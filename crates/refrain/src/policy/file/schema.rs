@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::forms::FingerprintTable;
 use super::relay::RELAYS_MAX;
 use super::typed::{
-    Authorization, OperationHead, Proxy, Relay, Section, Server, Signed, Tls, Worker,
+    Authorization, Jwt, OperationHead, Proxy, Relay, Section, Server, Signed, Tls, Worker,
 };
 use super::worker::WORKERS_MAX;
 use crate::policy::{
@@ -30,6 +30,8 @@ struct Whole {
     tls: Option<Tls>,
     /// TLS of the admin listener. Default: none.
     admin_tls: Option<Tls>,
+    /// Tokens whose claims a scope is made of.
+    jwt: Option<Jwt>,
     /// Settings of every guarded operation; POST and PATCH are guarded by default.
     policy: Option<Section>,
     /// Guarded operations. Their own settings override those of their class, which override `[policy]`.
@@ -146,7 +148,7 @@ text! {
     ReceiptsUrl: store_pattern(|id| id == BackendId::Postgres);
     ProblemBase: r"^(/|https?://).*/$|^/$";
     KeySource: r"^(header:[^\s:]+|body:/.*|derive|natural:.*\{/.*\}.*|preset:[a-z-]+)$";
-    ScopeText: r"^(credential|route|none|tls:subject|header:[^\s:]+|path:.+)$";
+    ScopeText: r"^(credential|route|none|tls:subject|header:[^\s:]+|jwt:.+|path:.+)$";
     CredentialText: r"^((header|cookie):[^\s:]+|tls:subject)$";
     FingerprintText: r"^(method|path|query|body|host|body:/.*|header:[^\s:]+)$";
     Duration: r"^(?=[0-9])([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?$";
@@ -155,6 +157,9 @@ text! {
     VariableName: r"^[A-Z0-9_]+$";
     PathText: r"^.+$";
     ProbeText: r"^GET /\S*\{[^{}]+\}\S*$";
+    JwksUrl: r"^https?://[^/?#@\s]+([/?][^#\s]*)?$";
+    JwtAlgorithm: r"^((RS|PS|HS)(256|384|512)|ES256|ES384|EdDSA)$";
+    ReplayProbeText: r"^GET /\S*$";
 }
 
 /// Pattern of the store addresses of some backends.
