@@ -29,12 +29,12 @@ struct Whole {
     proxy: Option<Proxy>,
     /// Keys that encrypt the records of the store. Default: records are not encrypted.
     encryption: Option<Encryption>,
-    /// Tokens whose claims a scope is made of.
-    jwt: Option<Jwt>,
     /// TLS towards clients. Default: none; clients speak plain HTTP.
     tls: Option<Tls>,
     /// TLS of the admin listener. Default: none.
     admin_tls: Option<Tls>,
+    /// Tokens whose claims a scope is made of.
+    jwt: Option<Jwt>,
     /// Settings of every guarded operation; POST and PATCH are guarded by default.
     policy: Option<Section>,
     /// Guarded operations. Their own settings override those of their class, which override `[policy]`.

@@ -65,10 +65,10 @@ impl ConfigTable {
                 fields::<Server>(),
                 &[
                     "proxy",
-                    "jwt",
                     "tls",
                     "admin_tls",
                     "encryption",
+                    "jwt",
                     "policy",
                     "operation",
                     "worker",
