@@ -201,8 +201,9 @@ fn cut_off(proxy: &Proxy, start: &str) {
     client.stream.write_all(&whole[..whole.len() - 3]).unwrap();
 }
 
-const SETTINGS: &str = "[[operation]]\nmatch = \"POST /orders/{id}\"\naudit = true\n\
-    [[operation]]\nmatch = \"POST /orders/{id}/{rest}\"\naudit = true\n";
+/// One scope for all callers, so that another credential finds the record.
+const SETTINGS: &str = "[[operation]]\nmatch = \"POST /orders/{id}\"\nscope = [\"route\"]\naudit = true\n\
+    [[operation]]\nmatch = \"POST /orders/{id}/{rest}\"\nscope = [\"route\"]\naudit = true\n";
 
 /// A proxy that logs everything, with secrets in all of its own settings.
 fn started(upstream: &Upstream, store: &str, settings: &str) -> Proxy {
@@ -409,6 +410,8 @@ fn commands_about_a_configuration_show_no_secret() {
         &["check", "refrain.toml"][..],
         &["check", "refrain.toml", "--report"],
         &["check", "refrain.toml", "--json"],
+        &["doctor"],
+        &["doctor", "--json", "--node", "http://127.0.0.1:1"],
         &["proxy", "--config", "refrain.toml", "--log", "trace"],
         &["migrate", "--store", &store],
         &["records", "list", "--admin", "http://127.0.0.1:1"],

@@ -32,6 +32,8 @@ pub use service::{Located, RefrainService};
 mod trace;
 pub use trace::TraceContext;
 
+mod caller;
+
 mod request;
 pub use request::ResponseFuture;
 

@@ -10,7 +10,7 @@ use std::{
 use serde::{Serialize, Serializer};
 
 use super::{Address, Operation, Policy, Warning, warning};
-use crate::store::embedded::Durability;
+use crate::{jwt::JwtSettings, store::embedded::Durability};
 
 mod authorization;
 pub use authorization::AuthorizationScheme;
@@ -18,6 +18,8 @@ pub use authorization::AuthorizationScheme;
 mod draft;
 
 mod forms;
+
+mod jwt;
 
 mod given;
 
@@ -95,6 +97,8 @@ pub struct Settings {
     pub workers: Vec<WorkerSettings>,
     /// Outboxes, and the brokers that their messages are published to.
     pub relays: Vec<RelaySettings>,
+    /// Which tokens are valid, from `[jwt]`; `None` if no scope is made of claims, or secrets were not read.
+    pub jwt: Option<JwtSettings>,
     /// Guarded operations and their settings.
     #[serde(rename = "operations", serialize_with = "as_operations")]
     pub policy: Policy,
@@ -119,6 +123,8 @@ pub enum Secrets<'a> {
     Workers(&'a [String]),
     /// The relays of these names; without names, all relays.
     Relays(&'a [String]),
+    /// No part: only the settings that are no secrets, such as `admin`.
+    Nothing,
 }
 
 impl File {
@@ -203,7 +209,7 @@ fn resolved(
 
 impl Secrets<'_> {
     fn has_store(self) -> bool {
-        !matches!(self, Self::Relays(_))
+        !matches!(self, Self::Relays(_) | Self::Nothing)
     }
 
     fn has_operations(self) -> bool {
@@ -250,7 +256,11 @@ impl Settings {
     /// Returns warnings about valid but probably unintended settings of operations and workers.
     pub fn warnings(&self) -> impl Iterator<Item = Warning> {
         let workers = self.workers.iter().flat_map(warning::of_worker);
-        self.policy.warnings().chain(workers)
+        let tokens = self
+            .jwt
+            .iter()
+            .flat_map(|jwt| warning::of_tokens(jwt, &self.policy));
+        self.policy.warnings().chain(workers).chain(tokens)
     }
 }
 
@@ -269,6 +279,7 @@ impl fmt::Debug for Settings {
             .field("traces", &self.traces)
             .field("workers", &self.workers)
             .field("relays", &self.relays)
+            .field("jwt", &self.jwt)
             .field("policy", &self.policy)
             .finish()
     }
