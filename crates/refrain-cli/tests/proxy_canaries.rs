@@ -227,13 +227,17 @@ fn ask(proxy: &Proxy, path: &str, token: &str) -> HttpResponse {
     call(proxy.admin, head)
 }
 
-/// All bytes of the files below a folder.
+/// All bytes of the files below a folder, without the zeros at their ends: segments are allocated in advance.
 fn bytes_below(folder: &Path) -> Vec<u8> {
     let mut all = Vec::new();
     for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
         match entry.file_type().unwrap().is_dir() {
             true => all.extend(bytes_below(&entry.path())),
-            false => all.extend(fs::read(entry.path()).unwrap()),
+            false => {
+                let mut bytes = fs::read(entry.path()).unwrap();
+                bytes.truncate(bytes.iter().rposition(|it| *it != 0).map_or(0, |at| at + 1));
+                all.extend(bytes);
+            }
         }
     }
     all
