@@ -17,7 +17,7 @@ use refrain::{
     store::embedded,
 };
 use refrain_proxy::{
-    Proxy, StartError,
+    Proxy, ServerTls, StartError,
     admin::{self, Admin, Metrics},
     telemetry::Telemetry,
 };
@@ -30,6 +30,7 @@ use tracing_subscriber::{
 };
 
 use crate::{
+    encryption,
     output::{complain, say},
     settings::{self, Flags},
 };
@@ -56,17 +57,20 @@ const UNAVAILABLE: u8 = 69;
                                         listen on a free port, and print it
   refrain proxy --upstream http://127.0.0.1:3000 --access-log stdout
                                         print one JSON line for each request
+  refrain proxy --upstream http://127.0.0.1:3000 --tls-certificate tls.crt --tls-key tls.key
+                                        serve https, with HTTP/2 and HTTP/1.1
   refrain proxy                         use the refrain.toml of this folder; `refrain check` explains it
   refrain proxy --config payments.toml  use another file
 
 Flags override the environment (REFRAIN_UPSTREAM, REFRAIN_LISTEN, REFRAIN_ADMIN, REFRAIN_STORE, REFRAIN_AUDIT_LOG,
-REFRAIN_ACCESS_LOG, REFRAIN_LOG;
+REFRAIN_ACCESS_LOG, REFRAIN_TLS_CERTIFICATE, REFRAIN_TLS_KEY, REFRAIN_LOG;
 append _FILE to name a file that holds the value), which overrides the file.
 If the admin address is not a loopback address, REFRAIN_ADMIN_TOKEN is required; REFRAIN_ADMIN_READER_TOKEN is a
 second token, which may look at everything and change nothing. Append _FILE to read either of them from a file.
 SIGTERM and Ctrl-C let running requests finish, for up to `drain` of [proxy]; a second signal stops at once.
 
-Exit codes: 0 stopped by a signal, 2 wrong usage, 64 bad configuration, 69 port, store, audit log or access log unavailable.")]
+Exit codes: 0 stopped by a signal, 2 wrong usage, 64 bad configuration, 69 port, store, audit log, access log or TLS certificate
+unavailable.")]
 pub(crate) struct Args {
     /// Service to guard, such as http://127.0.0.1:3000
     #[arg(long, value_name = "URL")]
@@ -82,6 +86,12 @@ pub(crate) struct Args {
     /// File of the access log, or `stdout`: one JSON line for each request [default: no access log]
     #[arg(long, value_name = "FILE")]
     access_log: Option<String>,
+    /// PEM file with the certificate chain of TLS towards clients [default: plain HTTP]
+    #[arg(long, value_name = "FILE")]
+    tls_certificate: Option<String>,
+    /// PEM file with the private key of --tls-certificate
+    #[arg(long, value_name = "FILE")]
+    tls_key: Option<String>,
     /// Address of the dashboard, health checks, metrics and the records API [default: 127.0.0.1:8378]
     #[arg(long, value_name = "ADDRESS")]
     admin: Option<String>,
@@ -197,6 +207,8 @@ fn start(args: &Args) -> Result<(), Failure> {
             audit_log: args.audit_log.as_deref(),
             access_log: args.access_log.as_deref(),
             otlp_endpoint: otlp_endpoint.as_deref(),
+            tls_certificate: args.tls_certificate.as_deref(),
+            tls_key: args.tls_key.as_deref(),
         },
     )?;
     traces::check(&loaded.settings)?;
@@ -240,6 +252,7 @@ async fn serve(settings: &Settings, origin: &Origin<'_>) -> Result<(), Failure> 
     for witness in proxy.layer().witnesses() {
         engine.learn_standing(witness).await?;
     }
+    let admin_tls = admin_tls(settings, &metrics)?;
     let door = listen(settings.admin).await?;
     let (address, admin_address) = (proxy.address()?, door.local_addr()?);
     let is_draining = Arc::new(AtomicBool::new(false));
@@ -252,6 +265,7 @@ async fn serve(settings: &Settings, origin: &Origin<'_>) -> Result<(), Failure> 
         hosts: settings.admin_hosts.clone(),
         configuration: serde_json::to_value(settings).unwrap_or_default(),
         workers: None,
+        tls: admin_tls,
         search_time: admin::SEARCH_TIME,
     };
     // The admin address serves until the very end, so that draining can be watched.
@@ -289,6 +303,16 @@ fn tell(settings: &Settings, line: impl std::fmt::Display) {
         Some(AccessLogTarget::Stdout) => complain(line),
         _ => say(line),
     }
+}
+
+/// TLS of the admin listener, if the settings have any.
+pub(crate) fn admin_tls(
+    settings: &Settings,
+    metrics: &Metrics,
+) -> Result<Option<Arc<ServerTls>>, Failure> {
+    let tls = settings.admin_tls.as_ref().map(ServerTls::of_admin);
+    let tls = tls.transpose().map_err(StartError::from)?;
+    Ok(tls.inspect(|tls| metrics.count_handshakes(tls)))
 }
 
 /// The admin token, which is required if the admin address is not a loopback one or has further host names; and the token that only reads.
@@ -343,7 +367,8 @@ pub(crate) async fn open_store(settings: &Settings) -> Result<refrain::store::An
         ..embedded::Options::default()
     };
     let stores: Vec<_> = settings.store.iter().map(Address::as_str).collect();
-    Ok(refrain_stores::open_all(&stores, options).await?)
+    let store = refrain_stores::open_all(&stores, options).await?;
+    encryption::encrypted(store, settings).await
 }
 
 /// The audit log. If nothing is audited, the log is created only when an operator decides about a record.

@@ -15,9 +15,12 @@ mod dashboard;
 mod descriptors;
 mod forward;
 mod headers;
+mod interim_scan;
 mod jwks;
 mod pool;
 mod server;
+mod stream;
+mod tls;
 mod tunnel;
 mod upstream;
 mod upstream_body;
@@ -26,4 +29,5 @@ mod watch;
 
 pub use forward::{Forward, Target};
 pub use server::{Proxy, StartError};
+pub use tls::ServerTls;
 pub use upstream_body::UpstreamBody;

@@ -17,6 +17,8 @@ use http::{Method, StatusCode, Uri};
 use refrain::policy::ProxySettings;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use crate::clients::Interim;
+
 /// How often a thread checks its connections.
 pub(crate) const TICK: Duration = Duration::from_millis(250);
 
@@ -72,6 +74,8 @@ pub(crate) struct Client {
     order: AtomicU8,
     /// Wakes the task of the connection.
     waker: OnceLock<Waker>,
+    /// Interim responses that were not written yet.
+    pub(crate) interim: Interim,
 }
 
 /// Instruction to a connection. A later one overrides those before it.
@@ -263,10 +267,8 @@ impl Client {
         self.idle_since.store(self.watch.now(), Relaxed);
         self.active.fetch_sub(1, Relaxed);
         self.answered.fetch_add(1, Relaxed);
-        if self.has_withheld.swap(false, Relaxed)
-            && let Some(waker) = self.waker.get()
-        {
-            waker.wake_by_ref();
+        if self.has_withheld.swap(false, Relaxed) {
+            self.wake();
         }
     }
 
@@ -296,11 +298,16 @@ impl Client {
         self.order.load(Relaxed) == Order::TimeOut as u8
     }
 
-    fn raise_order(&self, order: Order) {
-        self.order.fetch_max(order as u8, Relaxed);
+    /// Wakes the task of the connection.
+    pub(crate) fn wake(&self) {
         if let Some(waker) = self.waker.get() {
             waker.wake_by_ref();
         }
+    }
+
+    fn raise_order(&self, order: Order) {
+        self.order.fetch_max(order as u8, Relaxed);
+        self.wake();
     }
 
     /// Accepts no more requests from it.
@@ -336,6 +343,11 @@ impl Active {
         let mut active = Self::start(client);
         active.asked = Some(Box::new(asked));
         active
+    }
+
+    /// Notes that the response begins: no interim response may follow.
+    pub(crate) fn note_response(&self) {
+        self.client.interim.end();
     }
 
     /// Notes whether the response switches the connection to another protocol.
@@ -454,7 +466,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WatchedStream<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        let polled = Pin::new(&mut self.stream).poll_flush(context);
+        // TLS accepts writes that it sends later.
+        self.note_sent(polled.is_ready());
+        polled
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -5,7 +5,7 @@ use std::{fmt::Write as _, net::SocketAddr, path::Path};
 use super::receipts;
 use refrain::{
     Engine, Guarantee, Store as _,
-    policy::{AccessLogTarget, Mode, Operation, Settings, units::Span},
+    policy::{AccessLogTarget, Mode, Operation, Settings, TlsSettings, units::Span},
 };
 
 /// Where the settings come from.
@@ -25,7 +25,10 @@ pub(super) fn print(
     engine: &Engine,
     origin: &Origin<'_>,
 ) {
-    let mut text = format!("listening on http://{listening}\nadmin on http://{admin}\n");
+    let scheme = scheme(settings.tls.as_ref());
+    let admin_scheme = self::scheme(settings.admin_tls.as_ref());
+    let mut text =
+        format!("listening on {scheme}://{listening}\nadmin on {admin_scheme}://{admin}\n");
     let upstream = settings.upstream.as_deref().unwrap_or_default();
     let _ = writeln!(text, "upstream {upstream}");
     if let Origin::File(file) = origin {
@@ -67,7 +70,7 @@ pub(super) fn print(
     }
     let _ = writeln!(
         text,
-        "\nsend this twice to try it:\n  curl -i http://{listening}/ -X POST -H 'Idempotency-Key: try-1' -d '{{}}'"
+        "\nsend this twice to try it:\n  curl -i {scheme}://{listening}/ -X POST -H 'Idempotency-Key: try-1' -d '{{}}'"
     );
     if let Origin::Flags(lines) = origin {
         let _ = writeln!(text, "\nthese settings as a refrain.toml:");
@@ -76,6 +79,13 @@ pub(super) fn print(
         }
     }
     super::tell(settings, text);
+}
+
+fn scheme(tls: Option<&TlsSettings>) -> &'static str {
+    match tls {
+        Some(_) => "https",
+        None => "http",
+    }
 }
 
 fn promise(engine: &Engine) -> &'static str {

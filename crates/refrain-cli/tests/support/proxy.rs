@@ -168,7 +168,8 @@ impl Started {
             if stdout.read_line(&mut line).unwrap() == 0 {
                 return None;
             }
-            if let Some(address) = line.strip_prefix(start) {
+            let secure = start.replace("http://", "https://");
+            if let Some(address) = line.strip_prefix(start).or(line.strip_prefix(&secure)) {
                 return Some(address.trim_end().parse().unwrap());
             }
         }

@@ -1,4 +1,4 @@
-//! A client connection that speaks cleartext HTTP/2 from its first byte (prior knowledge).
+//! A client connection that speaks HTTP/2 from its first byte: by ALPN, or in cleartext with prior knowledge.
 
 use std::{
     future::poll_fn,
@@ -14,17 +14,14 @@ use hyper::{body::Incoming, server::conn::http2, service::Service};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use refrain::http::Code;
 use refrain_http1::Limits;
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
-};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{
     ClientBody,
     frames::MeteredStream,
     front::{Front, FrontResponse, Fronting},
 };
-use crate::watch::WatchedStream;
+use crate::{stream::Io, watch::WatchedStream};
 
 /// First bytes of every HTTP/2 connection.
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -77,7 +74,7 @@ impl Http2 {
 /// Serves a connection from which `read` was already read, until it ends or the proxy stops.
 pub(super) async fn serve(
     http2: &Http2,
-    stream: TcpStream,
+    stream: Io,
     read: BytesMut,
     front: Front,
 ) -> hyper::Result<()> {
@@ -142,7 +139,7 @@ fn too_large(head: &request::Parts, limits: Limits) -> Option<&'static str> {
 /// A stream whose first bytes were already read.
 struct PrefixedStream {
     read: BytesMut,
-    stream: TcpStream,
+    stream: Io,
 }
 
 impl AsyncRead for PrefixedStream {

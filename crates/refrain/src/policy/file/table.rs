@@ -10,7 +10,10 @@ use toml::{
 
 use super::{
     problem::Report,
-    typed::{Authorization, Jwt, OperationHead, Proxy, Relay, Section, Server, Signed, Worker},
+    typed::{
+        Authorization, Encryption, Jwt, OperationHead, Proxy, Relay, Section, Server, Signed, Tls,
+        Worker,
+    },
 };
 use crate::policy::suggest;
 
@@ -30,25 +33,29 @@ pub(super) enum ConfigTable {
     Top,
     Proxy,
     Jwt,
+    Encryption,
     Policy,
     Operation,
     Signature,
     Worker,
     Authorization,
     Relay,
+    Tls,
 }
 
 impl ConfigTable {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 11] = [
         Self::Top,
         Self::Proxy,
         Self::Jwt,
+        Self::Encryption,
         Self::Policy,
         Self::Operation,
         Self::Signature,
         Self::Worker,
         Self::Authorization,
         Self::Relay,
+        Self::Tls,
     ];
 
     /// Names of the settings that belong in this table.
@@ -56,11 +63,22 @@ impl ConfigTable {
         match self {
             Self::Top => [
                 fields::<Server>(),
-                &["proxy", "jwt", "policy", "operation", "worker", "relay"],
+                &[
+                    "proxy",
+                    "tls",
+                    "admin_tls",
+                    "encryption",
+                    "jwt",
+                    "policy",
+                    "operation",
+                    "worker",
+                    "relay",
+                ],
             ]
             .concat(),
             Self::Proxy => fields::<Proxy>().to_vec(),
             Self::Jwt => fields::<Jwt>().to_vec(),
+            Self::Encryption => fields::<Encryption>().to_vec(),
             Self::Policy => fields::<Section>().to_vec(),
             Self::Operation => [
                 fields::<OperationHead>(),
@@ -72,6 +90,7 @@ impl ConfigTable {
             Self::Worker => [fields::<Worker>(), &["authorization"]].concat(),
             Self::Authorization => fields::<Authorization>().to_vec(),
             Self::Relay => fields::<Relay>().to_vec(),
+            Self::Tls => fields::<Tls>().to_vec(),
         }
     }
 }
@@ -82,12 +101,14 @@ impl fmt::Display for ConfigTable {
             Self::Top => "at the top of the file",
             Self::Proxy => "in [proxy]",
             Self::Jwt => "in [jwt]",
+            Self::Encryption => "in [encryption]",
             Self::Policy => "in [policy]",
             Self::Operation => "in [[operation]]",
             Self::Signature => "in `signature`",
             Self::Worker => "in [[worker]]",
             Self::Authorization => "in `authorization` or `probe_authorization`",
             Self::Relay => "in [[relay]]",
+            Self::Tls => "in [tls] or [admin_tls]",
         })
     }
 }
@@ -111,6 +132,11 @@ fn unknown(
     report: &mut Report<'_>,
 ) {
     let text = name.get_ref().as_ref();
+    if text == "key" && place == ConfigTable::Encryption {
+        let help =
+            "write key_env with the name of an environment variable, or key_file with a path";
+        return report.push(name.span(), "this file must not contain a key", help);
+    }
     if text == "secret"
         && [
             ConfigTable::Signature,
