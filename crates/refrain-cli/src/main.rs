@@ -136,6 +136,7 @@ fn main() -> ExitCode {
     let command = Cli::parse().command;
     if command.serves() {
         take_small_pages();
+        keep_memory_private();
     }
     let done = match command {
         Command::Demo(args) => demo::run(&args),
@@ -180,4 +181,12 @@ impl Command {
 fn take_small_pages() {
     // A kernel without huge pages needs no change.
     let _ = rustix::thread::disable_transparent_huge_pages(true);
+}
+
+/// Disables core dumps, and tracing by other processes of the same user: memory and environment contain credentials,
+/// requests and responses.
+fn keep_memory_private() {
+    use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+    // A sandbox may refuse it; requests can still be served.
+    let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
 }

@@ -25,6 +25,7 @@ use crate::{
 
 mod body;
 mod checked;
+mod frames;
 mod front;
 mod http1;
 mod http2;

@@ -25,6 +25,12 @@ pub(crate) const TICK: Duration = Duration::from_millis(250);
 /// How long a client may still take to complete a head once the proxy is draining.
 const LAST_GRACE: Duration = Duration::from_millis(500);
 
+/// Most requests that an HTTP/2 client may cancel beyond those that it lets finish.
+///
+/// A guarded operation continues without its client, so a client that opens and resets streams would otherwise start
+/// any number of them: a stream that was reset no longer counts towards the maximum of streams.
+const CANCELLED_MAX: u32 = 256;
+
 /// The connections of one thread, and their clock.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
@@ -44,6 +50,8 @@ pub(crate) struct Client {
     active: AtomicU32,
     /// Requests that were answered, or dropped before that.
     answered: AtomicU32,
+    /// Requests that it cancelled, less those that were answered since.
+    cancelled: AtomicU32,
     /// Whether bytes of the next request are withheld until the current one is answered.
     has_withheld: AtomicBool,
     /// Whether no other request follows the current one.
@@ -226,6 +234,34 @@ impl Client {
         self.is_switched.load(Relaxed)
     }
 
+    /// Whether no request is in progress.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.active.load(Relaxed) == 0
+    }
+
+    /// The time on the clock of its thread, in milliseconds.
+    pub(crate) fn now(&self) -> u64 {
+        self.watch.now()
+    }
+
+    /// Counts a request that was cancelled before its response, or answered; closes a client that cancels too many.
+    fn note_end(&self, is_cancelled: bool) {
+        let cancelled = self.cancelled.load(Relaxed);
+        let cancelled = match is_cancelled {
+            true => cancelled.saturating_add(1),
+            false if cancelled == 0 => return,
+            false => cancelled - 1,
+        };
+        self.cancelled.store(cancelled, Relaxed);
+        if cancelled > CANCELLED_MAX && self.is_http2() && !self.watch.is_cutting.load(Relaxed) {
+            refrain::log_rarely!(
+                warn,
+                "a client cancelled too many HTTP/2 requests; its connection is closed"
+            );
+            self.raise_order(Order::Close);
+        }
+    }
+
     fn note_answered(&self) {
         self.head_since.store(0, Relaxed);
         self.idle_since.store(self.watch.now(), Relaxed);
@@ -287,6 +323,8 @@ pub(crate) struct Active {
     client: Arc<Client>,
     /// Method and target, for the log. Boxed, because this is moved often.
     asked: Option<Box<(Method, Uri)>>,
+    /// Whether its response has begun.
+    has_response: bool,
 }
 
 impl Active {
@@ -296,6 +334,7 @@ impl Active {
         Self {
             client: client.clone(),
             asked: None,
+            has_response: false,
         }
     }
 
@@ -333,6 +372,7 @@ impl Drop for Active {
             let path = uri.path();
             tracing::warn!(%method, path, "a request was cut off by the shutdown");
         }
+        self.client.note_end(!self.has_response);
         self.client.note_answered();
     }
 }
@@ -347,7 +387,8 @@ pub(crate) struct Taking {
 
 impl Taking {
     /// Starts with the head: from now on the client must make room for the body.
-    pub(crate) fn start(active: Active) -> Self {
+    pub(crate) fn start(mut active: Active) -> Self {
+        active.has_response = true;
         let since = active.client.flow();
         let taking = Self { active, since };
         taking.note(true);

@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{Ended, EngineState, Flight, Intent, Live, SentMark, audit};
+use super::{Ended, EngineState, Flight, Intent, Live, SentMark, audit, without_query};
 use crate::{
     Backoff, Guarantee, Outcome, Result,
     audit::{Entry, Event},
@@ -439,6 +439,7 @@ impl ClaimHold {
             return;
         }
         let (operation, target) = origin.names();
+        let target = without_query(target);
         let upstream = self.inner.upstream.get().map(tracing::field::display);
         let reason = reason.name();
         tracing::warn!(
