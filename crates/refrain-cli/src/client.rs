@@ -57,19 +57,33 @@ pub(crate) struct TlsFlags {
     /// PEM file with the certificate and the private key of this client, if the server requires one
     #[arg(long, global = true, value_name = "FILE")]
     cert: Option<PathBuf>,
+    /// Trusts every server: only for a look at this machine.
+    #[arg(skip)]
+    is_unverified: bool,
 }
 
 impl TlsFlags {
+    /// Trusts every server.
+    pub(crate) fn unverified() -> Self {
+        Self {
+            is_unverified: true,
+            ..Self::default()
+        }
+    }
+
     fn connector(&self) -> Result<TlsConnector, TlsError> {
         let file = |setting, path| PemFile { setting, path };
         let trusted = self.cacert.as_deref().map(|path| file("--cacert", path));
-        let authorities = Authorities::read(trusted)?.at_least_one("--cacert FILE")?;
+        let verification = match self.is_unverified {
+            true => Verification::None,
+            false => Verification::Full(Authorities::read(trusted)?.at_least_one("--cacert FILE")?),
+        };
         let own = self.cert.as_deref().map(|path| file("--cert", path));
         let identity = own.map(|file| Identity {
             certificates: file,
             key: file,
         });
-        let config = refrain_tls::client(Verification::Full(authorities), identity)?;
+        let config = refrain_tls::client(verification, identity)?;
         Ok(Arc::new(config).into())
     }
 }
@@ -171,10 +185,7 @@ fn admin_of_file() -> Result<Option<String>, RequestError> {
         );
         RequestError::Configuration(message)
     })?;
-    let scheme = match settings.admin_tls {
-        Some(_) => "https",
-        None => "http",
-    };
+    let scheme = settings.admin_tls.map_or("http", |_| "https");
     Ok(Some(format!("{scheme}://{}", settings.admin)))
 }
 

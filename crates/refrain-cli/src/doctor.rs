@@ -165,7 +165,7 @@ async fn examine(settings: &Settings, args: &Args) -> Vec<Finding> {
     }));
     findings.extend(file.as_deref().and_then(machine::readable_secrets));
     findings.extend(store::check(settings).await);
-    findings.extend(machine::check(settings, &args.tls).await);
+    findings.extend(machine::check(settings).await);
     findings.extend(nodes::check(&args.nodes, &args.tls).await);
     findings
 }

@@ -466,29 +466,25 @@ fn scope(parts: &[&str], headers: Headers<'_>) -> RecordId {
 fn the_certificate_of_a_client_is_a_scope_and_a_credential() {
     let secret = Secret::from([7; 32]);
     let headers = HeaderMap::new();
-    let part = [ScopePart::TlsSubject];
-    let scope = |certificate: Option<&ClientCertificate>| -> refrain::Result<RecordId> {
+    let parts = &[CredentialPart::TlsSubject];
+    let try_scope = |part: &[ScopePart], certificate| -> refrain::Result<RecordId> {
         let none = |_: &str| None;
-        let credential = Operation::default().credential;
         let input = ScopeInput {
             certificate,
-            ..input(&secret, &headers, &credential)
+            ..input(&secret, &headers, parts)
         };
-        let scope = extract::scope(&part, &input, "pay", none)?;
+        let scope = extract::scope(part, &input, "pay", none)?;
         Ok(RecordId::derive(&secret, &scope, &Key::new("k")?))
     };
-    let credential = |certificate| {
-        extract::credential(
-            &[CredentialPart::TlsSubject],
-            &secret,
-            &headers,
-            certificate,
-        )
-    };
+    let credential = |certificate| extract::credential(parts, &secret, &headers, certificate);
     let [anna, bert] = ["CN=anna", "CN=bert"].map(ClientCertificate::new);
-    assert_eq!(scope(Some(&anna)).unwrap(), scope(Some(&anna)).unwrap());
-    assert_ne!(scope(Some(&anna)).unwrap(), scope(Some(&bert)).unwrap());
-    assert_eq!(scope(None).unwrap_err().kind(), refrain::ErrorKind::Invalid);
+    for part in [ScopePart::TlsSubject, ScopePart::Credential] {
+        let scope = |certificate| try_scope(&[part.clone()], Some(certificate)).unwrap();
+        assert_eq!(scope(&anna), scope(&anna), "{part}");
+        assert_ne!(scope(&anna), scope(&bert), "{part}");
+    }
+    let missing = try_scope(&[ScopePart::TlsSubject], None).unwrap_err();
+    assert_eq!(missing.kind(), refrain::ErrorKind::Invalid);
     assert_eq!(credential(Some(&anna)), credential(Some(&anna)));
     assert_ne!(credential(Some(&anna)), credential(Some(&bert)));
     assert_ne!(credential(Some(&anna)), credential(None));
@@ -511,10 +507,10 @@ fn input<'a>(
     credential: &'a [CredentialPart],
 ) -> ScopeInput<'a> {
     ScopeInput {
+        certificate: None,
         secret,
         headers,
         host: None,
-        certificate: None,
         credential,
         claims: None,
     }

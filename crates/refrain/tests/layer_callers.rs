@@ -74,8 +74,8 @@ fn earlier_intent(engine: &Engine, headers: &[(&str, &str)], body: &str) -> Inte
         secret,
         headers: request.headers(),
         host: None,
-        certificate: None,
         credential: &["header:Authorization".parse::<CredentialPart>().unwrap()],
+        certificate: None,
         claims: None,
     };
     let scope = extract::scope(&operation.scope, &input, "", |_| None).unwrap();

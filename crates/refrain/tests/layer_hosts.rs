@@ -107,8 +107,8 @@ fn earlier_intent(engine: &Engine, request: &Request<Body>, body: &str) -> Inten
         secret,
         headers,
         host: None,
-        certificate: None,
         credential: &operation.credential,
+        certificate: None,
         claims: None,
     };
     let scope = extract::scope(&operation.scope, &input, "", none).unwrap();

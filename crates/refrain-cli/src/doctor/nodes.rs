@@ -39,7 +39,8 @@ pub(super) async fn check(nodes: &[String], tls: &TlsFlags) -> Vec<Finding> {
 
 /// Version of a node, and the finding about its clock.
 async fn look(node: &str, tls: &TlsFlags) -> Result<(String, Option<Finding>), String> {
-    let client = Client::new(&ADMIN, Some(node), None, tls).map_err(|error| error.to_string())?;
+    let client = Client::new(&ADMIN, Some(node), None, tls);
+    let client = client.map_err(|error| error.to_string())?;
     let before = wall_time();
     let (date, overview) = client
         .get_dated("/api/overview")

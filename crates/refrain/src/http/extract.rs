@@ -170,8 +170,8 @@ pub(super) fn intent(
                 secret,
                 headers: &head.headers,
                 host,
-                certificate,
                 credential: &operation.credential,
+                certificate,
                 claims,
             };
             scope_of(found, &input)?
@@ -239,11 +239,9 @@ pub(super) fn earlier_scope(
     let operation = &found.operation;
     let is_affected = shared.scope.is_none()
         && operation.scope.contains(&ScopePart::Credential)
-        && differs_from_authorization_alone(
-            &operation.credential,
-            &head.headers,
-            head.extensions.get(),
-        );
+        // Earlier versions knew no certificates.
+        && !operation.needs_client_certificate()
+        && differs_from_authorization_alone(&operation.credential, &head.headers);
     if !is_affected {
         return None;
     }
@@ -253,22 +251,18 @@ pub(super) fn earlier_scope(
         secret: shared.engine.secret(),
         headers: &head.headers,
         host: host.as_deref(),
-        certificate: head.extensions.get(),
         credential: &*AUTHORIZATION_ALONE,
+        certificate: None,
         claims,
     };
     scope_of(found, &input).ok()
 }
 
 /// Whether the scope `credential` uses more sources than `Authorization` alone, or not that one.
-fn differs_from_authorization_alone(
-    credential: &[CredentialPart],
-    headers: &HeaderMap,
-    certificate: Option<&ClientCertificate>,
-) -> bool {
+fn differs_from_authorization_alone(credential: &[CredentialPart], headers: &HeaderMap) -> bool {
     let is_authorization = |part: &&CredentialPart| **part == *AUTHORIZATION.as_str();
     let mut others = separating(credential).filter(|it| !is_authorization(it));
-    others.any(|part| sent(part, headers, certificate).next().is_some())
+    others.any(|part| sent(part, headers, None).next().is_some())
         || headers.contains_key(AUTHORIZATION) && !credential.iter().any(|it| is_authorization(&it))
 }
 
@@ -343,10 +337,10 @@ pub struct ScopeInput<'a> {
     pub headers: &'a HeaderMap,
     /// Its [`host`], which is `header:host` in every version of HTTP.
     pub host: Option<&'a str>,
-    /// The certificate of the client, for `tls:subject`.
-    pub certificate: Option<&'a ClientCertificate>,
     /// The sources of the caller's credential, for `credential`.
     pub credential: &'a [CredentialPart],
+    /// The verified certificate of the client, for `tls:subject`.
+    pub certificate: Option<&'a ClientCertificate>,
     /// The claims of its token, for `jwt:CLAIM`.
     pub claims: Option<&'a VerifiedClaims>,
 }
@@ -434,15 +428,16 @@ fn sent<'h>(
     headers: &'h HeaderMap,
     certificate: Option<&'h ClientCertificate>,
 ) -> impl Iterator<Item = &'h [u8]> {
-    let (header, cookie, subject) = match part {
+    let (header, cookie, certificate) = match part {
         CredentialPart::Header(name) => (Some(name), None, None),
         CredentialPart::Cookie(name) => (None, Some(name), None),
-        CredentialPart::TlsSubject => (None, None, certificate.map(ClientCertificate::subject)),
+        CredentialPart::TlsSubject => (None, None, certificate),
     };
     let headers_sent = header.into_iter().flat_map(|name| values(headers, name));
     let cookies_sent = cookie.into_iter().flat_map(|name| cookies(headers, name));
-    let sent = headers_sent.map(HeaderValue::as_bytes).chain(cookies_sent);
-    sent.chain(subject)
+    let subject = certificate.map(ClientCertificate::subject);
+    let sent = headers_sent.map(HeaderValue::as_bytes);
+    sent.chain(cookies_sent).chain(subject)
 }
 
 /// The sources of the credential that the scope `credential` uses. In the default list, the header `Cookie` as a whole

@@ -135,8 +135,8 @@ impl LayerState {
             secret: self.engine.secret(),
             headers: &head.headers,
             host: host.as_deref(),
-            certificate: head.extensions.get(),
             credential: &operation.credential,
+            certificate: head.extensions.get(),
             claims,
         };
         extract::scope(parts, &input, name, value).ok()
@@ -254,7 +254,12 @@ impl LayerState {
     }
 
     fn names_caller(&self, operation: &Operation) -> bool {
-        let is_name = |it: &ScopePart| matches!(it, ScopePart::Credential | ScopePart::Jwt(_));
+        let is_name = |it: &ScopePart| {
+            matches!(
+                it,
+                ScopePart::Credential | ScopePart::Jwt(_) | ScopePart::TlsSubject
+            )
+        };
         self.scope.is_none() && operation.scope.iter().any(is_name)
     }
 

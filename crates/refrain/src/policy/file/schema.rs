@@ -8,7 +8,8 @@ use serde_json::Value;
 use super::forms::FingerprintTable;
 use super::relay::RELAYS_MAX;
 use super::typed::{
-    Authorization, Jwt, OperationHead, Proxy, Relay, Section, Server, Signed, Tls, Worker,
+    Authorization, Encryption, Jwt, OperationHead, Proxy, Relay, Section, Server, Signed, Tls,
+    Worker,
 };
 use super::worker::WORKERS_MAX;
 use crate::policy::{
@@ -26,12 +27,14 @@ struct Whole {
     server: Server,
     /// Limits and timeouts of the proxy.
     proxy: Option<Proxy>,
-    /// Tokens whose claims a scope is made of.
-    jwt: Option<Jwt>,
+    /// Keys that encrypt the records of the store. Default: records are not encrypted.
+    encryption: Option<Encryption>,
     /// TLS towards clients. Default: none; clients speak plain HTTP.
     tls: Option<Tls>,
     /// TLS of the admin listener. Default: none.
     admin_tls: Option<Tls>,
+    /// Tokens whose claims a scope is made of.
+    jwt: Option<Jwt>,
     /// Settings of every guarded operation; POST and PATCH are guarded by default.
     policy: Option<Section>,
     /// Guarded operations. Their own settings override those of their class, which override `[policy]`.

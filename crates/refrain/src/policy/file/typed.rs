@@ -65,6 +65,25 @@ pub(super) struct Server {
     pub(super) problems: Option<String>,
 }
 
+/// Keys that encrypt the records of the store. A key is 32 bytes, as 64 hexadecimal digits or as base64.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Encryption {
+    /// Environment variable with the key, or `NAME_FILE` with the path of a file that holds it. Without a key, new
+    /// records are not encrypted.
+    #[schemars(with = "Option<schema::VariableName>")]
+    pub(super) key_env: Option<String>,
+    /// File with the key. Use instead of `key_env`.
+    #[schemars(with = "Option<schema::PathText>")]
+    pub(super) key_file: Option<String>,
+    /// Environment variables with keys that only decrypt, as for `key_env`. Default: none.
+    #[schemars(with = "Option<schema::OneOrMore<schema::VariableName>>")]
+    pub(super) previous_key_envs: Option<List>,
+    /// Files with keys that only decrypt. Default: none.
+    #[schemars(with = "Option<schema::OneOrMore<schema::PathText>>")]
+    pub(super) previous_key_files: Option<List>,
+}
+
 /// Limits and timeouts of the proxy.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -138,6 +157,30 @@ pub(super) struct Proxy {
     pub(super) otlp_sample_ratio: Option<f64>,
 }
 
+/// TLS of a listener: its certificate and key, and the certificates of its clients.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Tls {
+    /// PEM file with the server's certificate, then the intermediate ones. It is read again when it changes.
+    #[schemars(with = "Option<schema::PathText>")]
+    pub(super) certificate: Option<String>,
+    /// PEM file with the private key of the certificate, without a passphrase. It is read again when it changes.
+    #[schemars(with = "Option<schema::PathText>")]
+    pub(super) key: Option<String>,
+    /// PEM file with the authorities that may issue certificates of clients. Default: clients are not asked for one.
+    #[schemars(with = "Option<schema::PathText>")]
+    pub(super) client_ca: Option<String>,
+    /// Whether a client without a certificate is rejected. Default: required.
+    #[schemars(with = "Option<ClientAuth>")]
+    pub(super) client_auth: Option<String>,
+    /// Maximum time for a TLS handshake. Default: 10s.
+    #[schemars(with = "Option<schema::Duration>")]
+    pub(super) handshake_timeout: Option<Scalar>,
+    /// Maximum number of unfinished TLS handshakes; a further one ends the oldest: 1 to 100000. Default: 1000.
+    #[schemars(with = "Option<usize>")]
+    pub(super) handshakes_max: Option<Scalar>,
+}
+
 /// Tokens (JSON Web Tokens) whose claims a scope is made of.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -182,30 +225,6 @@ pub(super) struct Jwt {
     /// Least time between two fetches, such as for tokens that name an unknown key: from 100ms. Default: 10s.
     #[schemars(with = "Option<schema::Duration>")]
     pub(super) jwks_retry: Option<Scalar>,
-}
-
-/// TLS of a listener: its certificate and key, and the certificates of its clients.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Tls {
-    /// PEM file with the server's certificate, then the intermediate ones. It is read again when it changes.
-    #[schemars(with = "Option<schema::PathText>")]
-    pub(super) certificate: Option<String>,
-    /// PEM file with the private key of the certificate, without a passphrase. It is read again when it changes.
-    #[schemars(with = "Option<schema::PathText>")]
-    pub(super) key: Option<String>,
-    /// PEM file with the authorities that may issue certificates of clients. Default: clients are not asked for one.
-    #[schemars(with = "Option<schema::PathText>")]
-    pub(super) client_ca: Option<String>,
-    /// Whether a client without a certificate is rejected. Default: required.
-    #[schemars(with = "Option<ClientAuth>")]
-    pub(super) client_auth: Option<String>,
-    /// Maximum time for a TLS handshake. Default: 10s.
-    #[schemars(with = "Option<schema::Duration>")]
-    pub(super) handshake_timeout: Option<Scalar>,
-    /// Maximum number of unfinished TLS handshakes; a further one ends the oldest: 1 to 100000. Default: 1000.
-    #[schemars(with = "Option<usize>")]
-    pub(super) handshakes_max: Option<Scalar>,
 }
 
 /// Settings that `[policy]` and every `[[operation]]` share.
