@@ -16,6 +16,7 @@ mod demo;
 mod doctor;
 mod encryption;
 mod explain;
+mod extproc;
 mod key;
 mod man;
 mod mcp;
@@ -67,6 +68,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
   refrain demo                          show double charges without Refrain, and none with it
   refrain proxy --upstream http://127.0.0.1:3000
                                         guard a service, without any setup
+  refrain extproc --config refrain.toml guard services behind Envoy, as its external processing server
   refrain work --config refrain.toml    deduplicate messages from brokers, and deliver them to services
   refrain chaos --upstream http://127.0.0.1:3000 --rule 'POST /v1/payments drop-answer 30%'
                                         lose responses on purpose, to test the retries of your clients
@@ -125,6 +127,7 @@ enum Command {
     Audit(audit::Args),
     Skill(skill::Args),
     Mcp(mcp::Args),
+    Extproc(extproc::Args),
     Completions(completions::Args),
     Man(man::Args),
     /// Kill the proxy of a demo that has ended
@@ -159,6 +162,7 @@ fn main() -> ExitCode {
         Command::Audit(args) => audit::run(&args),
         Command::Skill(args) => skill::run(&args),
         Command::Mcp(args) => mcp::run(&args),
+        Command::Extproc(args) => extproc::run(&args),
         Command::Completions(args) => completions::run(&args, Cli::command()),
         Command::Man(args) => man::run(&args, Cli::command()),
         Command::DemoWatch => demo::watch::run(),
@@ -172,8 +176,8 @@ fn main() -> ExitCode {
 impl Command {
     /// Whether the command runs a long-lived server.
     fn serves(&self) -> bool {
-        use Command::{Chaos, Proxy, Relay, Work};
-        matches!(self, Chaos(_) | Proxy(_) | Relay(_) | Work(_))
+        use Command::{Chaos, Extproc, Proxy, Relay, Work};
+        matches!(self, Chaos(_) | Extproc(_) | Proxy(_) | Relay(_) | Work(_))
     }
 }
 

@@ -13,6 +13,7 @@ use std::{
 
 use refrain::{
     AuditLog, Engine, ErrorKind,
+    http::RefrainLayer,
     policy::{AccessLogTarget, Address, ConfigError, Secrets, Settings, redacted, schemes},
     store::embedded,
 };
@@ -35,8 +36,8 @@ use crate::{
     settings::{self, Flags},
 };
 
-mod greeting;
-mod receipts;
+pub(crate) mod greeting;
+pub(crate) mod receipts;
 
 use greeting::Origin;
 
@@ -103,7 +104,7 @@ pub(crate) struct Args {
     log: Option<String>,
 }
 
-fn store_help() -> String {
+pub(crate) fn store_help() -> String {
     let usage = schemes::store_usage();
     format!(
         "Store of the records: {usage}; redis://…,STORE puts Redis in front of STORE [default: file:refrain-data]"
@@ -232,41 +233,27 @@ async fn serve(settings: &Settings, origin: &Origin<'_>) -> Result<(), Failure> 
     // Before the ports are open: from here on a signal stops the proxy in order.
     let (mut signals, mut told) = (Signals::new()?, Signals::new()?);
     let (token, reader_token) = admin_tokens(settings.admin, &settings.admin_hosts)?;
-    // Claims are kept in the last store named.
-    let truth = settings.store.last().map_or("", Address::as_str);
-    let metrics = Metrics::new(&settings.policy, truth);
-    let telemetry = Telemetry::new(metrics.clone());
-    if let Some(log) = &settings.access_log {
-        telemetry.open_access_log(log)?;
-    }
-    let receipts = receipts::open(settings).await?;
-    let engine = Engine::new(open_store(settings).await?.with_meter(metrics.clone()));
+    let Opened {
+        telemetry,
+        engine,
+        receipts,
+    } = open(settings).await?;
     traces::start(settings, &telemetry, engine.store())?;
-    let is_audited = settings.audited().next().is_some();
-    let engine = engine.with_audit(audit_log(settings, is_audited)?);
     let upstream = settings.upstream.as_deref().map(redacted);
     let engine = engine.with_upstream(&upstream.unwrap_or_default());
     let proxy = Proxy::bind(settings, engine.clone())?
         .with_layer(|layer| receipts::read(layer, receipts))
         .with_telemetry(&telemetry);
-    for witness in proxy.layer().witnesses() {
-        engine.learn_standing(witness).await?;
-    }
-    let admin_tls = admin_tls(settings, &metrics)?;
+    learn_standings(proxy.layer()).await?;
+    let admin_tls = admin_tls(settings, telemetry.metrics())?;
     let door = listen(settings.admin).await?;
     let (address, admin_address) = (proxy.address()?, door.local_addr()?);
     let is_draining = Arc::new(AtomicBool::new(false));
     let admin = Admin {
-        layer: proxy.layer().clone(),
-        telemetry: telemetry.clone(),
-        is_draining: is_draining.clone(),
         token,
         reader_token,
-        hosts: settings.admin_hosts.clone(),
-        configuration: serde_json::to_value(settings).unwrap_or_default(),
-        workers: None,
         tls: admin_tls,
-        search_time: admin::SEARCH_TIME,
+        ..admin_of(settings, proxy.layer(), &telemetry, &is_draining)
     };
     // The admin address serves until the very end, so that draining can be watched.
     let admin = tokio::spawn(admin::serve(door, admin, std::future::pending()));
@@ -296,8 +283,64 @@ async fn serve(settings: &Settings, origin: &Origin<'_>) -> Result<(), Failure> 
     Ok(())
 }
 
+/// What every server that applies the policy opens before it serves.
+pub(crate) struct Opened {
+    pub(crate) telemetry: Arc<Telemetry>,
+    pub(crate) engine: Engine,
+    pub(crate) receipts: receipts::Opened,
+}
+
+/// Opens the access log, the receipts, the store and the audit log.
+pub(crate) async fn open(settings: &Settings) -> Result<Opened, Failure> {
+    // Claims are kept in the last store named.
+    let truth = settings.store.last().map_or("", Address::as_str);
+    let metrics = Metrics::new(&settings.policy, truth);
+    let telemetry = Telemetry::new(metrics.clone());
+    if let Some(log) = &settings.access_log {
+        telemetry.open_access_log(log)?;
+    }
+    let receipts = receipts::open(settings).await?;
+    let engine = Engine::new(open_store(settings).await?.with_meter(metrics));
+    let is_audited = settings.audited().next().is_some();
+    let engine = engine.with_audit(audit_log(settings, is_audited)?);
+    Ok(Opened {
+        telemetry,
+        engine,
+        receipts,
+    })
+}
+
+/// Reads how reliable the receipts of each operation are.
+pub(crate) async fn learn_standings(layer: &RefrainLayer) -> Result<(), Failure> {
+    for witness in layer.witnesses() {
+        layer.engine().learn_standing(witness).await?;
+    }
+    Ok(())
+}
+
+/// The admin listener of a layer, without tokens and TLS.
+pub(crate) fn admin_of(
+    settings: &Settings,
+    layer: &RefrainLayer,
+    telemetry: &Arc<Telemetry>,
+    is_draining: &Arc<AtomicBool>,
+) -> Admin {
+    Admin {
+        layer: layer.clone(),
+        telemetry: telemetry.clone(),
+        is_draining: is_draining.clone(),
+        token: None,
+        reader_token: None,
+        hosts: settings.admin_hosts.clone(),
+        configuration: serde_json::to_value(settings).unwrap_or_default(),
+        workers: None,
+        tls: None,
+        search_time: admin::SEARCH_TIME,
+    }
+}
+
 /// Prints a line to standard output, or to standard error if standard output is the access log.
-fn tell(settings: &Settings, line: impl std::fmt::Display) {
+pub(crate) fn tell(settings: &Settings, line: impl std::fmt::Display) {
     let log = settings.access_log.as_ref();
     match log.map(|log| &log.target) {
         Some(AccessLogTarget::Stdout) => complain(line),

@@ -28,6 +28,6 @@ mod wake_batch;
 mod watch;
 
 pub use forward::{Forward, Target};
-pub use server::{Proxy, StartError};
+pub use server::{Proxy, StartError, layer};
 pub use tls::ServerTls;
 pub use upstream_body::UpstreamBody;

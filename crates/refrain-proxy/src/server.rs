@@ -134,24 +134,13 @@ impl Proxy {
     /// # Errors
     /// When the address is unavailable, the upstream, a certificate or a key is unusable, or the store may lose claims that the policy must not lose.
     pub fn bind(settings: &Settings, engine: Engine) -> Result<Self, StartError> {
-        let checked = settings.policy.check_store(engine.store());
-        checked.map_err(StartError::Store)?;
+        let layer = guarding(settings, engine.clone())?;
         let target = Arc::new(Target::new(settings)?);
+        let layer = layer.with_probes(Forward::new(&target));
         let tls = settings.tls.as_ref();
         let tls = tls.map(ServerTls::of_proxy).transpose()?;
         let address = settings.listen;
         let listener = listen(address).map_err(|error| StartError::Listen { address, error })?;
-        let verifier = settings.jwt.as_ref().map(|jwt| verifier(jwt, settings));
-        let verifier = verifier.transpose()?;
-        let layer = RefrainLayer::new(engine.clone(), settings.policy.clone())
-            .with_problems(&settings.problems)
-            .with_buffered_bytes_max(settings.proxy.buffered_bytes_max)
-            .forwarding()
-            .with_probes(Forward::new(&target));
-        let layer = match verifier {
-            Some(verifier) => layer.with_jwt(verifier),
-            None => layer,
-        };
         Ok(Self {
             listener,
             target,
@@ -338,6 +327,34 @@ fn verifier(jwt: &JwtSettings, settings: &Settings) -> Result<JwtVerifier, Start
         _ => JwtVerifier::new(jwt.clone()),
     };
     built.map_err(StartError::Tokens)
+}
+
+/// The layer of the settings, for a server that passes requests on to another process.
+/// Probes go to the upstream of the settings, if there is one.
+///
+/// # Errors
+/// When the store may lose claims that the policy must not lose, or the upstream or the keys of tokens are unusable.
+pub fn layer(settings: &Settings, engine: Engine) -> Result<RefrainLayer, StartError> {
+    let layer = guarding(settings, engine)?;
+    Ok(match settings.upstream {
+        Some(_) => layer.with_probes(Forward::new(&Arc::new(Target::new(settings)?))),
+        None => layer,
+    })
+}
+
+/// The layer without probes.
+fn guarding(settings: &Settings, engine: Engine) -> Result<RefrainLayer, StartError> {
+    let checked = settings.policy.check_store(engine.store());
+    checked.map_err(StartError::Store)?;
+    let layer = RefrainLayer::new(engine, settings.policy.clone())
+        .with_problems(&settings.problems)
+        .with_buffered_bytes_max(settings.proxy.buffered_bytes_max)
+        .forwarding();
+    let verifier = settings.jwt.as_ref().map(|jwt| verifier(jwt, settings));
+    Ok(match verifier.transpose()? {
+        Some(verifier) => layer.with_jwt(verifier),
+        None => layer,
+    })
 }
 
 fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
