@@ -27,6 +27,7 @@ const ACK: u8 = 1;
 pub(crate) fn connect(address: SocketAddr, window: u32) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_nodelay(true).unwrap();
     let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     let room = [&[0, 4][..], &window.to_be_bytes()].concat();
     bytes.extend(frame(SETTINGS, 0, 0, &room));
