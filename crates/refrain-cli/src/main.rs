@@ -68,7 +68,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
   refrain demo                          show double charges without Refrain, and none with it
   refrain proxy --upstream http://127.0.0.1:3000
                                         guard a service, without any setup
-  refrain extproc --config refrain.toml guard services behind Envoy, as its external processing server
+  refrain extproc                       guard services behind Envoy, as its external processing server
   refrain work --config refrain.toml    deduplicate messages from brokers, and deliver them to services
   refrain chaos --upstream http://127.0.0.1:3000 --rule 'POST /v1/payments drop-answer 30%'
                                         lose responses on purpose, to test the retries of your clients

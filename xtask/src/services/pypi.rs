@@ -35,8 +35,8 @@ const PROGRAMS: [Program; 2] = [
 
 /// Creates the environments of the programs that are not installed.
 pub(crate) fn find_or_make() -> Result<(), String> {
-    let missing = PROGRAMS.iter().filter(|program| (program.find)().is_none());
-    missing.map(Program::install).collect()
+    let mut missing = PROGRAMS.iter().filter(|program| (program.find)().is_none());
+    missing.try_for_each(Program::install)
 }
 
 impl Program {

@@ -137,13 +137,8 @@ async fn hand_over(
     let Some(exchange) = head.extensions.remove::<ExchangeHandle>() else {
         return Err(Failure::NotSent);
     };
-    // Only the reader of an observed body sees it; Envoy has its own copy.
-    while exchange.is_observed {
-        match body.frame().await {
-            Some(Ok(_)) => {}
-            Some(Err(_)) => return Err(Failure::NotSent),
-            None => break,
-        }
+    if exchange.is_observed {
+        read(&mut body).await?;
     }
     let (response, responded) = oneshot::channel();
     let call = UpstreamCall {
@@ -160,6 +155,14 @@ async fn hand_over(
     drop(body);
     let responded = responded.await;
     responded.map_err(|_| Failure::Lost(Reason::Reset))
+}
+
+/// Reads an observed body, which the layer sees only then. Envoy has its own copy.
+async fn read(body: &mut Body<StreamBody>) -> Result<(), Failure> {
+    while let Some(frame) = body.frame().await {
+        frame.map_err(|_| Failure::NotSent)?;
+    }
+    Ok(())
 }
 
 /// The response of a stream that has ended, which nobody receives.
