@@ -479,7 +479,8 @@ fn the_certificate_of_a_client_is_a_scope_and_a_credential() {
     let credential = |certificate| extract::credential(parts, &secret, &headers, certificate);
     let [anna, bert] = ["CN=anna", "CN=bert"].map(ClientCertificate::new);
     for part in [ScopePart::TlsSubject, ScopePart::Credential] {
-        let scope = |certificate| try_scope(&[part.clone()], Some(certificate)).unwrap();
+        let scope =
+            |certificate| try_scope(std::slice::from_ref(&part), Some(certificate)).unwrap();
         assert_eq!(scope(&anna), scope(&anna), "{part}");
         assert_ne!(scope(&anna), scope(&bert), "{part}");
     }
