@@ -14,6 +14,7 @@ mod client;
 mod completions;
 mod demo;
 mod doctor;
+mod encryption;
 mod explain;
 mod key;
 mod man;

@@ -30,6 +30,7 @@ use tracing_subscriber::{
 };
 
 use crate::{
+    encryption,
     output::{complain, say},
     settings::{self, Flags},
 };
@@ -366,7 +367,8 @@ pub(crate) async fn open_store(settings: &Settings) -> Result<refrain::store::An
         ..embedded::Options::default()
     };
     let stores: Vec<_> = settings.store.iter().map(Address::as_str).collect();
-    Ok(refrain_stores::open_all(&stores, options).await?)
+    let store = refrain_stores::open_all(&stores, options).await?;
+    encryption::encrypted(store, settings).await
 }
 
 /// The audit log. If nothing is audited, the log is created only when an operator decides about a record.

@@ -137,6 +137,7 @@ fn router(admin: Admin, address: SocketAddr) -> io::Result<Router> {
             get(records::show).delete(resolve::erase),
         )
         .route("/api/records/{id}/resolve", post(resolve::resolve))
+        .route("/api/scopes/erase", post(resolve::erase_scope))
         .route("/api/find", post(records::find))
         .route("/api/operations", get(operations::list))
         .route("/api/overview", get(overview::show))

@@ -419,7 +419,8 @@ impl ClaimHold {
             _ => None,
         };
         let (id, fence) = (self.flight.id, self.flight.fence);
-        let settling = self.inner.store.settle(id, fence, end);
+        let store = &self.inner.store;
+        let settling = store.settle_of(&self.flight.origin, id, fence, end);
         async move {
             let settled = self.record_if_late(settling.await, is_outcome);
             if let (Some(reason), Ok(Settled::Applied)) = (doubt, &settled) {

@@ -10,12 +10,14 @@ use std::{
 use serde::{Serialize, Serializer};
 
 use super::{Address, Operation, Policy, Warning, warning};
-use crate::{jwt::JwtSettings, store::embedded::Durability};
+use crate::{Encryption, jwt::JwtSettings, store::embedded::Durability};
 
 mod authorization;
 pub use authorization::AuthorizationScheme;
 
 mod draft;
+
+mod encryption;
 
 mod forms;
 
@@ -89,6 +91,8 @@ pub struct Settings {
     pub store: Vec<Address>,
     /// When a `file:` store acknowledges a write.
     pub durability: Durability,
+    /// Keys of the store's records, from `[encryption]`; `None` if they are not encrypted.
+    pub encryption: Option<Encryption>,
     /// Configured directory of the audit log; see [`audit_folder`](Self::audit_folder) for the default.
     pub audit_log: Option<PathBuf>,
     /// URL prefix of the `type` of problem responses, with a trailing slash.
@@ -285,6 +289,7 @@ impl fmt::Debug for Settings {
             .field("upstream", &self.upstream)
             .field("store", &self.store)
             .field("durability", &self.durability)
+            .field("encryption", &self.encryption)
             .field("audit_log", &self.audit_log)
             .field("problems", &self.problems)
             .field("tls", &self.tls)

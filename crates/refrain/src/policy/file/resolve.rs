@@ -10,7 +10,7 @@ use toml::{
 use super::{
     FILE_BYTES_MAX, RelaySettings, Secrets, Settings, TlsSettings, WorkerSettings, authorization,
     draft::Draft,
-    jwt,
+    encryption, jwt,
     problem::{FOUND_MAX, Report},
     proxy,
     relay::{self, RELAYS_MAX},
@@ -56,6 +56,11 @@ pub(super) fn settings(
     let proxy = self::proxy(root.remove("proxy"), overrides, report);
     let tls = self::tls(root.remove("tls"), "tls", overrides, report);
     let admin_tls = self::tls(root.remove("admin_tls"), "admin_tls", overrides, report);
+    report.reads_secrets = secrets.has_store();
+    let encryption = root.remove("encryption").and_then(|value| {
+        let (table, at) = table_of(value, "write [encryption], once", report)?;
+        encryption::resolve(table, at, report)
+    });
     let operations = root.remove("operation");
     let tokens = root.remove("jwt");
     let workers = self::workers(root.remove("worker"), secrets, report);
@@ -75,6 +80,7 @@ pub(super) fn settings(
         upstream: server.upstream,
         store: server.store,
         durability: server.durability,
+        encryption,
         audit_log: server.audit_log,
         problems: server.problems,
         proxy: proxy::resolve(&proxy, report),

@@ -8,7 +8,8 @@ use serde_json::Value;
 use super::forms::FingerprintTable;
 use super::relay::RELAYS_MAX;
 use super::typed::{
-    Authorization, Jwt, OperationHead, Proxy, Relay, Section, Server, Signed, Tls, Worker,
+    Authorization, Encryption, Jwt, OperationHead, Proxy, Relay, Section, Server, Signed, Tls,
+    Worker,
 };
 use super::worker::WORKERS_MAX;
 use crate::policy::{
@@ -26,6 +27,8 @@ struct Whole {
     server: Server,
     /// Limits and timeouts of the proxy.
     proxy: Option<Proxy>,
+    /// Keys that encrypt the records of the store. Default: records are not encrypted.
+    encryption: Option<Encryption>,
     /// TLS towards clients. Default: none; clients speak plain HTTP.
     tls: Option<Tls>,
     /// TLS of the admin listener. Default: none.

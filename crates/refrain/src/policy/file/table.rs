@@ -11,7 +11,8 @@ use toml::{
 use super::{
     problem::Report,
     typed::{
-        Authorization, Jwt, OperationHead, Proxy, Relay, Section, Server, Signed, Tls, Worker,
+        Authorization, Encryption, Jwt, OperationHead, Proxy, Relay, Section, Server, Signed, Tls,
+        Worker,
     },
 };
 use crate::policy::suggest;
@@ -32,6 +33,7 @@ pub(super) enum ConfigTable {
     Top,
     Proxy,
     Jwt,
+    Encryption,
     Policy,
     Operation,
     Signature,
@@ -42,10 +44,11 @@ pub(super) enum ConfigTable {
 }
 
 impl ConfigTable {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Top,
         Self::Proxy,
         Self::Jwt,
+        Self::Encryption,
         Self::Policy,
         Self::Operation,
         Self::Signature,
@@ -64,6 +67,7 @@ impl ConfigTable {
                     "proxy",
                     "tls",
                     "admin_tls",
+                    "encryption",
                     "jwt",
                     "policy",
                     "operation",
@@ -74,6 +78,7 @@ impl ConfigTable {
             .concat(),
             Self::Proxy => fields::<Proxy>().to_vec(),
             Self::Jwt => fields::<Jwt>().to_vec(),
+            Self::Encryption => fields::<Encryption>().to_vec(),
             Self::Policy => fields::<Section>().to_vec(),
             Self::Operation => [
                 fields::<OperationHead>(),
@@ -96,6 +101,7 @@ impl fmt::Display for ConfigTable {
             Self::Top => "at the top of the file",
             Self::Proxy => "in [proxy]",
             Self::Jwt => "in [jwt]",
+            Self::Encryption => "in [encryption]",
             Self::Policy => "in [policy]",
             Self::Operation => "in [[operation]]",
             Self::Signature => "in `signature`",
@@ -126,6 +132,11 @@ fn unknown(
     report: &mut Report<'_>,
 ) {
     let text = name.get_ref().as_ref();
+    if text == "key" && place == ConfigTable::Encryption {
+        let help =
+            "write key_env with the name of an environment variable, or key_file with a path";
+        return report.push(name.span(), "this file must not contain a key", help);
+    }
     if text == "secret"
         && [
             ConfigTable::Signature,

@@ -65,6 +65,25 @@ pub(super) struct Server {
     pub(super) problems: Option<String>,
 }
 
+/// Keys that encrypt the records of the store. A key is 32 bytes, as 64 hexadecimal digits or as base64.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Encryption {
+    /// Environment variable with the key, or `NAME_FILE` with the path of a file that holds it. Without a key, new
+    /// records are not encrypted.
+    #[schemars(with = "Option<schema::VariableName>")]
+    pub(super) key_env: Option<String>,
+    /// File with the key. Use instead of `key_env`.
+    #[schemars(with = "Option<schema::PathText>")]
+    pub(super) key_file: Option<String>,
+    /// Environment variables with keys that only decrypt, as for `key_env`. Default: none.
+    #[schemars(with = "Option<schema::OneOrMore<schema::VariableName>>")]
+    pub(super) previous_key_envs: Option<List>,
+    /// Files with keys that only decrypt. Default: none.
+    #[schemars(with = "Option<schema::OneOrMore<schema::PathText>>")]
+    pub(super) previous_key_files: Option<List>,
+}
+
 /// Limits and timeouts of the proxy.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
