@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use refrain::{
-    ErrorKind, Store, Verdict,
+    Encryption, Engine, ErrorKind, Intent, Key, Outcome, Scope, Store, Verdict,
+    encryption::MasterKey,
     record::Erased,
     store::{AnyStore, Tiered, embedded},
 };
@@ -177,6 +178,35 @@ async fn a_front_that_is_not_there_does_not_keep_the_store_from_opening() {
         assert_eq!(replayed(&store, number).await, "done", "{front}");
     }
     schema.drop_schema().await;
+}
+
+/// The store below a front keeps what the two encrypt together, and has no keys of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn encrypted_outcomes_are_replayed_from_the_store_without_its_front() {
+    let folder = tempfile::tempdir().unwrap();
+    let nobody = refrain_testkit::servers::free_port().unwrap();
+    let addresses = [
+        format!("redis://127.0.0.1:{nobody}"),
+        format!("file:{}", folder.path().join("store").display()),
+    ];
+    let opened = refrain_stores::open_all(&addresses, embedded::Options::default()).await;
+    let keys = Encryption::new(MasterKey::new([7; 32]));
+    let engine = Engine::new(opened.unwrap().with_encryption(keys));
+    let intent = Intent::new(Scope::none().with("tenant", "acme"), Key::new("k").unwrap());
+    let Verdict::Granted(guard) = engine.claim(&intent).await.unwrap() else {
+        panic!("the key is not free");
+    };
+    let outcome = Outcome::new(201, "a secret result");
+    let settled = guard.start().complete(outcome).await.unwrap();
+    assert_eq!(settled, refrain::Settled::Applied);
+    let Verdict::Replay(outcome) = engine.claim(&intent).await.unwrap() else {
+        panic!("no replay");
+    };
+    assert_eq!(&outcome.body()[..], b"a secret result");
+    let files = std::fs::read_dir(folder.path().join("store")).unwrap();
+    let files = files.map(|file| std::fs::read(file.unwrap().path()).unwrap_or_default());
+    let is_clear = |bytes: Vec<u8>| bytes.windows(15).any(|it| it == b"a secret result");
+    assert!(!files.into_iter().any(is_clear), "stored in the clear");
 }
 
 #[tokio::test]

@@ -36,6 +36,8 @@ pub struct AnyStore {
     losses: Arc<str>,
     /// The keys that encrypt records, if they are encrypted.
     encrypting: Option<Arc<StoreEncryption>>,
+    /// Whether encrypted outcomes are returned as they are stored.
+    is_raw: bool,
 }
 
 impl AnyStore {
@@ -50,6 +52,7 @@ impl AnyStore {
             meter: None,
             losses: Arc::default(),
             encrypting: None,
+            is_raw: false,
         }
     }
 
@@ -81,6 +84,17 @@ impl AnyStore {
         self
     }
 
+    /// The same store without encryption: takes and returns records as they are stored. For a store that encrypts and
+    /// decrypts as a whole, of which this one is a part.
+    #[must_use]
+    pub fn as_stored(&self) -> Self {
+        Self {
+            encrypting: None,
+            is_raw: true,
+            ..self.clone()
+        }
+    }
+
     /// The keys that encrypt and decrypt records, if there are any.
     #[must_use]
     pub fn encryption(&self) -> Option<&Encryption> {
@@ -100,7 +114,12 @@ impl AnyStore {
     /// Like [`Store::claim`]. The reply does not borrow the store, so that it can outlive its caller.
     pub(crate) fn send_claim(&self, claim: Claim) -> BoxedReply<'static, Verdict> {
         let (meter, encrypting) = (self.meter.clone(), self.encrypting.clone());
-        self.store.clone().claim(claim, meter, encrypting)
+        let claiming = Claiming {
+            claim,
+            encrypting,
+            is_raw: self.is_raw,
+        };
+        self.store.clone().claim(claiming, meter)
     }
 
     /// Like [`Store::settle`], for a record of a known origin.
@@ -276,14 +295,20 @@ fn readable(verdict: Verdict, id: RecordId) -> Result<Verdict> {
     }
 }
 
+/// A claim, and how an encrypted outcome is returned.
+pub(super) struct Claiming {
+    claim: Claim,
+    encrypting: Option<Arc<StoreEncryption>>,
+    is_raw: bool,
+}
+
 /// Object-safe form of [`Store`].
 pub(super) trait StoreObject: fmt::Debug + Send + Sync {
     /// Owns the store and reports its latency, so that the whole reply is one allocation.
     fn claim(
         self: Arc<Self>,
-        claim: Claim,
+        claiming: Claiming,
         meter: Option<Arc<dyn Meter>>,
-        encrypting: Option<Arc<StoreEncryption>>,
     ) -> BoxedReply<'static, Verdict>;
     fn settle(&self, id: RecordId, fence: Fence, end: Settlement) -> BoxedReply<'_, Settled>;
     fn renew(&self, id: RecordId, fence: Fence, lease: Duration) -> BoxedReply<'_, Settled>;
@@ -310,11 +335,15 @@ pub(super) trait StoreObject: fmt::Debug + Send + Sync {
 impl<S: Store> StoreObject for S {
     fn claim(
         self: Arc<Self>,
-        claim: Claim,
+        claiming: Claiming,
         meter: Option<Arc<dyn Meter>>,
-        encrypting: Option<Arc<StoreEncryption>>,
     ) -> BoxedReply<'static, Verdict> {
         Box::pin(async move {
+            let Claiming {
+                claim,
+                encrypting,
+                is_raw,
+            } = claiming;
             let (asked, id) = (Instant::now(), claim.id);
             let reply = match encrypting {
                 // Boxed, so that claims without encryption do not carry its size.
@@ -324,7 +353,10 @@ impl<S: Store> StoreObject for S {
                 }
                 None => Store::claim(&*self, claim).await,
             };
-            let reply = reply.and_then(|verdict| readable(verdict, id));
+            let reply = match is_raw {
+                true => reply,
+                false => reply.and_then(|verdict| readable(verdict, id)),
+            };
             report(meter.as_ref(), Op::Claim, &reply, asked);
             reply
         })
@@ -434,7 +466,9 @@ impl Store for AnyStore {
         let reading = metered(self.meter.as_ref(), Op::Read, self.store.read(id)).await?;
         let (Some(reading), Some(encrypting)) = (&reading, &self.encrypting) else {
             return match reading.as_ref().map(|it| &it.record.state) {
-                Some(State::Completed { outcome, .. }) if outcome.is_encrypted() => {
+                Some(State::Completed { outcome, .. })
+                    if outcome.is_encrypted() && !self.is_raw =>
+                {
                     Err(not_configured(id))
                 }
                 _ => Ok(reading),
