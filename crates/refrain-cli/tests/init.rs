@@ -343,7 +343,7 @@ fn invalid_usage_of_init_is_reported() {
     assert!(said.contains("leave the password out"), "{said}");
     for (flag, wrong, why) in [
         ("--store", "mysql://db/app", "invalid store address"),
-        ("--upstream", "http://h:1/path", "invalid URL in"),
+        ("--upstream", "ftp://h:1", "invalid URL in"),
     ] {
         let output = refrain(folder.path(), &["init", "--yes", flag, wrong]);
         assert_eq!(output.status.code(), Some(64));
