@@ -203,7 +203,8 @@ fn check_and_migrate_say_what_it_takes() {
         (Some(0), true),
         "{said}"
     );
-    let (code, said) = refrain(&["migrate", "--receipts"], folder.path());
+    let empty = tempfile::tempdir().unwrap();
+    let (code, said) = refrain(&["migrate", "--receipts"], empty.path());
     assert_eq!(
         (code, said.contains("no database")),
         (Some(2), true),
