@@ -26,7 +26,7 @@ use refrain::{
     Claim, Error, ErrorKind, Fence, RecordId, Result, Secret, Settled, Settlement, Store, Verdict,
     clock::{Clock, Timestamp},
     record::{Erased, Reply},
-    store::{AnyStore, Census, Guarantees, Page, Query, Reading, Watch, Watches},
+    store::{AnyStore, Census, Guarantees, Page, Query, Reading, Usage, Watch, Watches},
 };
 use tokio::sync::{
     Notify,
@@ -51,6 +51,7 @@ mod rows;
 mod schema;
 mod sql;
 mod tls;
+mod usage;
 
 mod dial;
 pub use dial::{Dial, Wire};
@@ -485,6 +486,10 @@ impl Store for Postgres {
     /// Above one million records, completed records and tombstones are estimated from a sample.
     async fn census(&self) -> Result<Census> {
         self.desk.census().await
+    }
+
+    async fn usage(&self, scopes_max: usize) -> Result<Usage> {
+        self.desk.usage(scopes_max).await
     }
 
     async fn sweep(&self, at_most: u32) -> Result<u32> {

@@ -29,7 +29,7 @@ use refrain::{
     Claim, Fence, RecordId, Result, Secret, Settled, Settlement, Store, Verdict,
     clock::Timestamp,
     record::Erased,
-    store::{AnyStore, Census, Guarantees, Page, Query, Reading, Watch},
+    store::{AnyStore, Census, Guarantees, Page, Query, Reading, Usage, Watch},
 };
 use tokio::runtime::Handle;
 
@@ -49,6 +49,7 @@ mod opening;
 mod reception;
 mod scan;
 mod scripts;
+mod usage;
 
 use address::Address;
 use answers::{reading, settled, verdict};
@@ -449,6 +450,10 @@ impl Store for Redis {
 
     async fn census(&self) -> Result<Census> {
         self.shared.census().await
+    }
+
+    async fn usage(&self, scopes_max: usize) -> Result<Usage> {
+        self.shared.usage(scopes_max).await
     }
 
     /// Nothing to do: keys expire on the server.

@@ -26,7 +26,7 @@ use refrain::{
     Claim, Error, ErrorKind, Fence, RecordId, Result, Secret, Settled, Settlement, Store, Verdict,
     clock::{Clock, ClockMark, StoreClock, Timestamp},
     record::{Command, Erased, Record, Reply, Stepped, step},
-    store::{Census, Guarantees, Page, Query, Reading, Watch, Watches},
+    store::{Census, Guarantees, Page, Query, Reading, Usage, Watch, Watches},
 };
 
 mod flaw;
@@ -316,6 +316,18 @@ impl Store for Model {
             }
         }
         Ok(census)
+    }
+
+    async fn usage(&self, scopes_max: usize) -> Result<Usage> {
+        let mut usage = Usage::new(scopes_max);
+        for record in self.shared().records.values() {
+            let now = match self.is_flawed(Flaw::CountsUsageAfterItsEnd) {
+                true => Timestamp(0),
+                false => self.now(),
+            };
+            usage.add_record(record, now);
+        }
+        Ok(usage)
     }
 
     async fn sweep(&self, at_most: u32) -> Result<u32> {

@@ -34,6 +34,7 @@ mod settlements;
 mod stage;
 mod time;
 mod traces;
+mod usage;
 mod view;
 
 use bench::{Bench, Checked, caught};
@@ -266,6 +267,7 @@ impl<F: Fixture> Runner<'_, F> {
             lists_go_by_what_time_has_made_of_records,
             a_census_counts_every_record_by_state,
         );
+        cases!(self, usage: usage_is_counted_by_scope_until_it_ends);
     }
 
     async fn races(&mut self, options: &Options) {
@@ -303,6 +305,8 @@ impl<F: Fixture> Runner<'_, F> {
         }
         let erased = durable::a_restart_keeps_what_was_erased(fixture);
         self.add("a_restart_keeps_what_was_erased", caught(erased).await);
+        let usage = usage::a_restart_keeps_usage(fixture);
+        self.add("a_restart_keeps_usage", caught(usage).await);
         let grow = durable::i11_fences_grow_over_restarts(fixture);
         self.add("i11_fences_grow_over_restarts", caught(grow).await);
         let counted = durable::time_passes_while_closed(fixture);

@@ -149,6 +149,10 @@ const NOTICED: &[(Flaw, &str)] = &[
         "a_census_counts_every_record_by_state",
     ),
     (
+        Flaw::CountsUsageAfterItsEnd,
+        "usage_is_counted_by_scope_until_it_ends",
+    ),
+    (
         Flaw::SettlesInSilence,
         "a_settlement_wakes_who_watches_elsewhere",
     ),
@@ -197,6 +201,7 @@ async fn random_histories_notice_flaws_by_themselves() {
         Flaw::LosesTrailers,
         Flaw::SweepsWithoutEnd,
         Flaw::SettlesInSilence,
+        Flaw::CountsUsageAfterItsEnd,
     ];
     let options = Options {
         histories: 300,

@@ -46,6 +46,7 @@ mod guard;
 mod lost;
 mod operator;
 mod probe;
+mod quota;
 mod receipts;
 mod resume;
 mod tally;
@@ -61,6 +62,10 @@ pub use guard::{Guard, Running};
 use lost::LostClaims;
 pub use operator::{OperatorAction, REASON_BYTES_MAX, Resolution, Resolved};
 pub use probe::{Finding, Probe};
+pub use quota::QuotaKind;
+use quota::Quotas;
+#[cfg(feature = "http")]
+pub(crate) use quota::{Admission, OverQuota};
 use resume::ProbeSources;
 pub use resume::{ProbeSource, Unprobed};
 pub use tally::{Count, Tally};
@@ -91,6 +96,8 @@ struct EngineState {
     probes: Arc<Semaphore>,
     /// Where the probes of records of earlier processes come from.
     sources: ProbeSources,
+    /// What the scopes may use, if that is limited.
+    quotas: OnceLock<Arc<Quotas>>,
     /// The audit log, if there is one.
     audit: OnceLock<AuditLog>,
     /// The name of this process, if it was given one.
@@ -201,6 +208,7 @@ impl Engine {
                 post: BackgroundRuntime::default(),
                 probes: Arc::new(Semaphore::new(probe::PROBES_MAX)),
                 sources: ProbeSources::default(),
+                quotas: OnceLock::new(),
                 audit: OnceLock::new(),
                 node: OnceLock::new(),
                 upstream: OnceLock::new(),
@@ -332,7 +340,7 @@ impl Engine {
     /// As for [`claim`](Self::claim).
     pub async fn attend(&self, intent: &Intent) -> Result<ClaimReply> {
         let (record, intent) = (self.record_id(intent), Box::new(intent.clone()));
-        let claimed = self.send_claim(intent, record, Instant::now()).await;
+        let claimed = self.send_claim(intent, record, Instant::now(), None).await;
         claimed.reply
     }
 

@@ -32,6 +32,10 @@ pub use service::{Located, RefrainService};
 mod trace;
 pub use trace::TraceContext;
 
+mod quota;
+
+mod report;
+
 mod request;
 pub use request::ResponseFuture;
 

@@ -59,6 +59,9 @@ pub(crate) use pattern::decoded;
 mod probe;
 pub use probe::Probe;
 
+mod quota;
+pub use quota::Quota;
+
 mod rules;
 
 pub mod schemes;
@@ -84,7 +87,7 @@ const METHODS_DEFAULT: [&str; 2] = ["POST", "PATCH"];
 
 /// Guarded operations, indexed by pattern. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Policy(Arc<PolicyIndex>);
+pub struct Policy(Arc<PolicyIndex>, Quota);
 
 #[derive(Debug)]
 struct PolicyIndex {
@@ -160,7 +163,27 @@ impl Policy {
             .cloned()
             .collect();
         operations.push(operation);
-        Self::new(operations)
+        let quota = self.quota();
+        Self::new(operations)?.with_quota(quota)
+    }
+
+    /// Limits each scope. The limits apply to all guarded operations together.
+    ///
+    /// # Errors
+    /// If a limit is 0 or too large.
+    pub fn with_quota(self, quota: Quota) -> Result<Self> {
+        quota.check()?;
+        Ok(self.with_checked_quota(quota))
+    }
+
+    fn with_checked_quota(self, quota: Quota) -> Self {
+        Self(self.0, quota)
+    }
+
+    /// The limits of each scope.
+    #[must_use]
+    pub fn quota(&self) -> Quota {
+        self.1
     }
 
     /// Returns the guarded operation of a request; `None` means unguarded.
@@ -318,7 +341,8 @@ impl Policy {
             slot.push(at);
         }
         let operations = operations.into_iter().map(Arc::new).collect();
-        (Self(Arc::new(PolicyIndex { operations, tree })), clashes)
+        let index = Arc::new(PolicyIndex { operations, tree });
+        (Self(index, Quota::default()), clashes)
     }
 }
 

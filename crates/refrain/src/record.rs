@@ -28,6 +28,7 @@ mod step;
 pub use step::step;
 
 mod trace;
+pub(crate) use trace::scope_digest;
 pub use trace::{Attempt, End, History, KeyDigest, Origin, OriginFields, ScopeDigest, Trace};
 
 /// How often an operation may take effect.

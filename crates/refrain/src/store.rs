@@ -31,6 +31,9 @@ pub(crate) use table::Table;
 mod tiered;
 pub use tiered::{Front, Tiered};
 
+mod usage;
+pub use usage::{ScopeUsage, Usage, UsageEnd};
+
 mod watch;
 pub use watch::{Watch, Watches};
 
@@ -83,6 +86,12 @@ pub trait Store: Debug + Send + Sync + 'static {
 
     /// Counts the records in each state, without reading outcomes.
     fn census(&self) -> impl Future<Output = Result<Census>> + Send;
+
+    /// Counts the records and the bytes of outcomes of each scope, for at most `scopes_max` scopes.
+    ///
+    /// Reads every record, but no outcome, so it may take long. Records that change meanwhile count once, before or after.
+    /// Records of releases that kept no scope are not counted.
+    fn usage(&self, scopes_max: usize) -> impl Future<Output = Result<Usage>> + Send;
 
     /// Removes expired records, about `at_most` of them, and returns how many.
     fn sweep(&self, at_most: u32) -> impl Future<Output = Result<u32>> + Send;
@@ -142,6 +151,10 @@ impl<S: Store> Store for Arc<S> {
 
     async fn census(&self) -> Result<Census> {
         S::census(self).await
+    }
+
+    async fn usage(&self, scopes_max: usize) -> Result<Usage> {
+        S::usage(self, scopes_max).await
     }
 
     async fn sweep(&self, at_most: u32) -> Result<u32> {

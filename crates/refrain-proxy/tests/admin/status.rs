@@ -5,7 +5,7 @@ use std::time::Duration;
 use refrain::{
     Claim, Error, ErrorKind, Fence, RecordId, Result, Secret, Settled, Settlement, Store, Verdict,
     record::Erased,
-    store::{AnyStore, Census, Guarantees, Memory, Page, Query, Reading, Watch},
+    store::{AnyStore, Census, Guarantees, Memory, Page, Query, Reading, Usage, Watch},
 };
 use refrain_testkit::ManualClock;
 
@@ -42,6 +42,9 @@ impl Store for Gone {
         gone()
     }
     async fn census(&self) -> Result<Census> {
+        gone()
+    }
+    async fn usage(&self, _: usize) -> Result<Usage> {
         gone()
     }
     async fn sweep(&self, _: u32) -> Result<u32> {

@@ -202,7 +202,7 @@ impl OperatorConnection {
     }
 
     /// Time for a sweep: overrides the database's clock if that is ahead of the believed time.
-    async fn believed_now(&self) -> Result<Option<i64>> {
+    pub(super) async fn believed_now(&self) -> Result<Option<i64>> {
         let (now, fences) = (self.time.now(), 0_i32);
         let row = self
             .query_one(&self.place.sql.clock, &[&now, &fences])
@@ -214,11 +214,23 @@ impl OperatorConnection {
         })
     }
 
-    async fn query(&self, text: &str, parameters: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>> {
+    pub(super) fn sql(&self) -> &Sql {
+        &self.place.sql
+    }
+
+    pub(super) async fn query(
+        &self,
+        text: &str,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>> {
         self.send_statement(Some(text), parameters).await
     }
 
-    async fn query_one(&self, text: &str, parameters: &[&(dyn ToSql + Sync)]) -> Result<Row> {
+    pub(super) async fn query_one(
+        &self,
+        text: &str,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Row> {
         let mut rows = self.query(text, parameters).await?;
         rows.pop().ok_or_else(|| {
             let message = "PostgreSQL returned no row where one was expected";
@@ -274,7 +286,7 @@ pub(super) fn closed() -> Error {
     Error::new(ErrorKind::Unavailable, "the PostgreSQL store is closed")
 }
 
-fn convert_error(error: tokio_postgres::Error) -> Error {
+pub(super) fn convert_error(error: tokio_postgres::Error) -> Error {
     StatementError::from(error).into_error()
 }
 

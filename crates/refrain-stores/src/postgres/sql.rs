@@ -36,6 +36,8 @@ pub(super) struct Sql {
     pub(super) count_ended: String,
     pub(super) estimate: String,
     pub(super) sample_ended: String,
+    /// Counts a part of the records by scope and end.
+    pub(super) usage: String,
     pub(super) sweep_completed: String,
     pub(super) sweep_tombstones: String,
     pub(super) secret: String,
@@ -54,6 +56,8 @@ const WRITTEN: &str = "id, fingerprint, credential, state, fence_epoch, fence_co
 const ROWS: &str = "unnest($1::uuid[], $2::uuid[], $3::int8[], $4::int2[], $5::int4[], $6::int8[], $7::int4[], \
     $8::int8[], $9::int2[], $10::int4[], $11::int4[], $12::int8[], $13::int8[], $14::int8[], $15::int2[], \
     $16::int8[], $17::int8[], $18::int8[], $19::bool[], $20::bytea[], $21::bytea[])";
+/// Fingerprint of the engine's own records, which belong to no scope: `refrain: a fact.`
+const FACT: &str = "7265667261696e3a206120666163742e";
 /// Current time, evaluated once per statement.
 const NOW: &str = "coalesce($1::int8, floor(extract(epoch FROM clock_timestamp()) * 1000)::int8)";
 
@@ -122,6 +126,7 @@ impl Sql {
                 "SELECT count(*) FILTER (WHERE state = 2), count(*) FILTER (WHERE state = 4) \
                  FROM {schema}.records TABLESAMPLE SYSTEM ($1::float4)"
             ),
+            usage: usage(&schema),
             sweep_completed: sweep_completed(&schema),
             sweep_tombstones: sweep_tombstones(&schema),
             secret: format!("SELECT secret FROM {schema}.meta"),
@@ -221,6 +226,40 @@ fn count_open(schema: &str) -> String {
     format!(
         "SELECT r.state, r.guarantee, r.attempts < r.attempts_max, r.lease_ends <= c.now, count(*) \
          FROM (SELECT {NOW} AS now OFFSET 0) c, {open} r GROUP BY 1, 2, 3, 4"
+    )
+}
+
+/// Parameters: $2 first and $3 last identity. Returns the scope, the seconds until the end or null if it is not known,
+/// records, and bytes of outcomes. Ends are rounded up, as by `store::ScopeUsage`, so that few rows come back.
+///
+/// A trace begins with its origin: length (2), key digest (8), four texts with their lengths (2), scope digest (8).
+/// Earlier releases wrote three texts and no scope.
+fn usage(schema: &str) -> String {
+    let number = |at: &str| format!("get_byte(trace, {at}) * 256 + get_byte(trace, {at} + 1)");
+    let (origin, first) = (number("0"), number("10"));
+    let next = |at: &str| format!("{at} + 2 + {}", number(at));
+    let scopes = format!(
+        "SELECT o.*, CASE WHEN origin > 10 AND octet_length(trace) >= origin AND {} + 10 <= origin \
+             THEN substring(trace FROM origin - 7 FOR 8) END AS scope FROM ( \
+         SELECT b.*, CASE WHEN origin > 10 THEN {} END AS third FROM ( \
+         SELECT a.*, CASE WHEN octet_length(trace) > 12 THEN {origin} + 2 ELSE 0 END AS origin, \
+             CASE WHEN octet_length(trace) > 12 THEN 12 + {first} END AS second \
+         FROM (SELECT r.state, r.retention_ends, r.remember_ends, octet_length(r.outcome) AS bytes, r.trace \
+             FROM {schema}.records r WHERE r.id BETWEEN $2::uuid AND $3::uuid \
+                 AND r.fingerprint <> '{FACT}'::uuid OFFSET 0) a OFFSET 0) b OFFSET 0) o",
+        next("third"),
+        next("second"),
+    );
+    let rounded = "width * ceil(e.left / width)";
+    format!(
+        "SELECT s.scope, {rounded}::int8, sum(e.records)::int8, sum(e.bytes)::int8 \
+         FROM (SELECT {NOW} AS now OFFSET 0) c, ({scopes}) s, \
+             LATERAL (VALUES \
+                 (CASE WHEN s.state IN (2, 4) THEN (s.remember_ends - c.now) / 1000.0 END, 1, 0), \
+                 (CASE WHEN s.state = 2 THEN (s.retention_ends - c.now) / 1000.0 END, 0, coalesce(s.bytes, 0)) \
+             ) AS e(left, records, bytes), \
+             LATERAL (SELECT power(2, floor(log(2, greatest(floor(e.left / 64), 1)))) AS width) w \
+         WHERE s.scope IS NOT NULL AND (e.left > 0 OR e.left IS NULL AND e.records > 0) GROUP BY 1, 2"
     )
 }
 

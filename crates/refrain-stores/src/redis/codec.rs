@@ -126,8 +126,15 @@ pub(super) fn record(bytes: &[u8], id: RecordId) -> Option<Record<()>> {
     })
 }
 
+/// Suffix of the outcome's key; `None` if the record is not completed.
+pub(super) fn place(bytes: &[u8]) -> Option<[u8; 8]> {
+    let is_completed = bytes.get(1) == Some(&b'C');
+    let place = bytes.get(124..132).filter(|_| is_completed)?;
+    place.try_into().ok()
+}
+
 /// Offset of the outcome in its stored form, after a letter and the fence.
-const KEPT_BEGINS: usize = 17;
+pub(super) const KEPT_BEGINS: usize = 17;
 
 /// Decodes a stored outcome, and checks that it was completed under this fence.
 pub(super) fn outcome(kept: Vec<u8>, fence: Fence, id: RecordId) -> Result<Outcome> {

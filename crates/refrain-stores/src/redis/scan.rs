@@ -16,7 +16,7 @@ use refrain::{
 use super::{RedisState, codec, errors, reception::Node};
 
 /// Keys per `SCAN` step.
-const STEP: u32 = 1_000;
+pub(super) const STEP: u32 = 1_000;
 
 impl RedisState {
     pub(super) async fn list(&self, query: &Query) -> Result<Page> {
@@ -110,15 +110,10 @@ impl RedisState {
         reads: bool,
         mut show: impl FnMut(Vec<(RecordId, Option<Record<()>>)>, Timestamp),
     ) -> Result<()> {
-        let convert = |error| errors::convert_error(error, &self.shown);
         for node in self.nodes().await? {
             let mut cursor = "0".to_owned();
             loop {
-                let scan = scan(&cursor, &self.calls.prefix);
-                let (next, keys): (String, Vec<Vec<u8>>) =
-                    node.send_command(scan).await.map_err(convert)?;
-                let of = |key: &Vec<u8>| id_of(key, &self.calls.prefix);
-                let ids: Vec<_> = keys.iter().filter_map(of).collect();
+                let (next, ids) = self.scan_step(&node, &cursor).await?;
                 let now = self.now_of(&node).await?;
                 let found = match reads {
                     true => self.peek(&node, ids).await?,
@@ -133,6 +128,20 @@ impl RedisState {
             }
         }
         Ok(())
+    }
+
+    /// One step over the records of a server: where to continue, `0` at the end, and the records found.
+    pub(super) async fn scan_step(
+        &self,
+        node: &Node,
+        cursor: &str,
+    ) -> Result<(String, Vec<RecordId>)> {
+        let prefix = &self.calls.prefix;
+        let scanned = node.send_command(scan(cursor, prefix)).await;
+        let (next, keys): (String, Vec<Vec<u8>>) =
+            scanned.map_err(|error| errors::convert_error(error, &self.shown))?;
+        let ids = keys.iter().filter_map(|key| id_of(key, prefix));
+        Ok((next, ids.collect()))
     }
 
     /// Reads these records without their outcomes.
@@ -156,7 +165,7 @@ impl RedisState {
         Ok(found)
     }
 
-    async fn values(&self, node: &Node, ids: &[RecordId]) -> Result<Vec<Value>> {
+    pub(super) async fn values(&self, node: &Node, ids: &[RecordId]) -> Result<Vec<Value>> {
         if ids.is_empty() {
             return Ok(Vec::new());
         }
@@ -179,7 +188,7 @@ impl RedisState {
         values.into_iter().map(converted).collect()
     }
 
-    async fn now_of(&self, node: &Node) -> Result<Timestamp> {
+    pub(super) async fn now_of(&self, node: &Node) -> Result<Timestamp> {
         if let Some(now) = &self.calls.clock {
             return Ok(now());
         }
@@ -209,6 +218,6 @@ pub(super) fn scan(cursor: &str, prefix: &str) -> Cmd {
 }
 
 /// The record after [`Command::Age`]; `None` if it has ended.
-fn aged(record: Record<()>, now: Timestamp) -> Option<Record<()>> {
+pub(super) fn aged(record: Record<()>, now: Timestamp) -> Option<Record<()>> {
     step(Some(record), Command::Age, now).record
 }

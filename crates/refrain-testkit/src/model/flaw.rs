@@ -112,6 +112,8 @@ flaws! {
     ErasesAnything,
     /// Counts records by their stored state, without applying lapsed leases and ended retention.
     CountsWithoutTime,
+    /// Counts what each scope holds for longer than it is kept.
+    CountsUsageAfterItsEnd,
     /// Hands out watches but never notifies them of settlements.
     SettlesInSilence,
     /// Restores erased records on restart.

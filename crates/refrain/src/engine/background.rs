@@ -122,6 +122,7 @@ async fn run_background(engine: RunningMark) {
     let mut renewals = JoinSet::new();
     let mut sweeping = JoinSet::new();
     let mut resuming = JoinSet::new();
+    let mut counting = JoinSet::new();
     loop {
         sleep(LOOK_EVERY).await;
         let Some(inner) = engine.0.upgrade() else {
@@ -141,6 +142,10 @@ async fn run_background(engine: RunningMark) {
             // In a task of its own, because a long sweep must not delay renewals.
             sweeping.spawn(sweep(inner.store.clone()));
         }
+        let _counted = counting.try_join_next();
+        if counting.is_empty() && inner.is_count_due() {
+            counting.spawn(count_usage(inner.clone()));
+        }
         let _ended = resuming.try_join_next();
         if resuming.is_empty() && !inner.sources.is_empty() {
             resuming.spawn(resume::run(Arc::downgrade(&inner)));
@@ -151,6 +156,12 @@ async fn run_background(engine: RunningMark) {
 async fn sweep(store: AnyStore) {
     if let Err(error) = store.sweep(SWEEP_AT_MOST).await {
         tracing::warn!(%error, "cannot sweep the store");
+    }
+}
+
+async fn count_usage(inner: Arc<EngineState>) {
+    if let Err(error) = inner.count_usage().await {
+        tracing::warn!(%error, "cannot count the records of the scopes; their quotas use the last count");
     }
 }
 

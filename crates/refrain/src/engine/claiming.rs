@@ -13,7 +13,7 @@ use std::{
 
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::{ClaimReply, Count, Engine, EngineState, Intent};
+use super::{ClaimReply, Count, Engine, EngineState, Intent, quota::Admission};
 use crate::{
     Error, ErrorKind, Guarantee, Result,
     key::RecordId,
@@ -38,6 +38,8 @@ pub(crate) struct ClaimFuture {
     since: Instant,
     /// `None` while `state` owns it, and after it was returned.
     intent: Option<Box<Intent>>,
+    /// Kept until the first verdict: a duplicate that waits uses no quota.
+    admission: Option<Admission>,
     state: ClaimState,
 }
 
@@ -78,6 +80,7 @@ impl Engine {
         intent: Box<Intent>,
         record: RecordId,
         since: Instant,
+        admission: Option<Admission>,
     ) -> ClaimFuture {
         let (intent, state) = match self.send_first(&intent, record) {
             Ok(Some(sent)) => (Some(intent), ClaimState::Sent(sent)),
@@ -94,6 +97,7 @@ impl Engine {
             engine: self.clone(),
             since,
             intent,
+            admission,
             state,
         }
     }
@@ -153,10 +157,15 @@ impl ClaimFuture {
     /// Returns the reply if the first verdict is final; otherwise changes to `ClaimState::Repeating`.
     fn decide(&mut self, claim: Claim, reply: Result<Verdict>) -> Option<ClaimResult> {
         let intent = self.intent.take()?;
+        // Dropped below, after the grant is counted.
+        let mut admission = self.admission.take();
         let claims = ClaimLoop::new(&self.engine, &intent, true, self.since, claim);
         match reply {
             Ok(verdict) if claims.is_final(&verdict) => {
                 let reply = claims.reply(verdict, self.since);
+                if let Some(admission) = admission.as_mut().filter(|_| reply.is_new()) {
+                    admission.note_created();
+                }
                 Some(ClaimResult::at_once(Ok(reply), intent))
             }
             reply => {
@@ -186,8 +195,19 @@ impl Future for ClaimFuture {
         };
         if let Ok(reply) = &result.reply {
             self.engine.inner.tally.count_reply(reply);
+            // Still here if the first claim was repeated from the start.
+            if let Some(admission) = self.admission.as_mut().filter(|_| reply.is_new()) {
+                admission.note_created();
+            }
         }
         Poll::Ready(result)
+    }
+}
+
+impl ClaimReply {
+    /// Whether the claim created a record.
+    fn is_new(&self) -> bool {
+        matches!(self, Self::Verdict(Verdict::Granted(guard)) if guard.attempt() == 1)
     }
 }
 

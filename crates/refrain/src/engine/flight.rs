@@ -12,7 +12,7 @@ use std::{
 
 use tokio::{sync::oneshot, time::Instant};
 
-use super::{ClaimReply, Intent};
+use super::{ClaimReply, Intent, quota::CountedClaim};
 use crate::{
     Fingerprint, Outcome,
     audit::Entry,
@@ -103,6 +103,8 @@ struct FlightEnd {
     live: Option<Live>,
     /// The intent to probe with if the flight ends in doubt. Rare, so boxed.
     probed: Option<Box<Intent>>,
+    /// Its place in the quota of its scope, until it ends.
+    counted: Option<CountedClaim>,
 }
 
 #[derive(Debug)]
@@ -264,6 +266,7 @@ impl Flights {
         terms: Terms,
         audit: Option<Arc<str>>,
         since: Instant,
+        counted: Option<CountedClaim>,
     ) -> Arc<Flight> {
         let flight = Arc::new(Flight {
             id: claim.id,
@@ -274,7 +277,10 @@ impl Flights {
             audit,
             origin: claim.origin.clone(),
             since,
-            end: Mutex::default(),
+            end: Mutex::new(FlightEnd {
+                counted,
+                ..FlightEnd::default()
+            }),
             renewed_millis: AtomicU64::new(0),
             is_renewed: AtomicBool::new(true),
             is_ending: AtomicBool::new(false),
@@ -301,6 +307,9 @@ impl Flights {
             let waiting = std::mem::take(&mut end.waiting);
             // Duplicates in the list have not learnt of an earlier end.
             let told = (!waiting.is_empty()).then(|| ended.clone());
+            if let Some(counted) = end.counted.take() {
+                counted.end(&ended, &flight.terms);
+            }
             let ended = end.ended.get_or_insert(ended);
             let is_known = !matches!(ended, Ended::Unknown);
             end.live = None;

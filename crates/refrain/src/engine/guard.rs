@@ -72,7 +72,13 @@ impl EngineState {
             ..*terms
         };
         let audit = audit.filter(|_| self.audit.get().is_some()).cloned();
-        let flight = self.flights.start(claim, grant, terms, audit, asked);
+        let counted = self
+            .quotas
+            .get()
+            .and_then(|it| it.grant(claim.origin.scope_digest(), grant.attempt));
+        let flight = self
+            .flights
+            .start(claim, grant, terms, audit, asked, counted);
         // Not awaited: the entry shows attempts without an end, and no response depends on it.
         let granted = || Entry {
             attempt: Some(grant.attempt),

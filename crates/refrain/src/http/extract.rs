@@ -156,14 +156,7 @@ pub(super) fn intent(
     let uri = shared.uri(head);
     let host = host(head, &uri);
     let host = host.as_deref();
-    let scope = match &shared.scope {
-        Some(derive) => derive(head),
-        None => {
-            let (parts, name) = (&operation.scope, &operation.name);
-            let value = |it: &str| found.value(it);
-            scope(parts, secret, &head.headers, host, name, value)?
-        }
-    };
+    let scope = scope_of(shared, found, head, host)?;
     let content = content(head, body);
     let view = view(head, &uri, host, &content);
     let fingerprints = Fingerprints::of(secret, &operation.fingerprint, &view);
@@ -203,6 +196,29 @@ pub(super) fn intent(
         audit: None,
         origin: Some(origin),
     })
+}
+
+/// The scope of a request for this [`host`].
+pub(super) fn scope_of(
+    shared: &LayerState,
+    found: &Match,
+    head: &Parts,
+    host: Option<&str>,
+) -> Result<Scope> {
+    if let Some(derive) = &shared.scope {
+        return Ok(derive(head));
+    }
+    let operation = &found.operation;
+    let (parts, name) = (&operation.scope, &operation.name);
+    let value = |it: &str| found.value(it);
+    scope(
+        parts,
+        shared.engine.secret(),
+        &head.headers,
+        host,
+        name,
+        value,
+    )
 }
 
 /// The header `traceparent` of W3C Trace Context.

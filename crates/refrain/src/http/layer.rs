@@ -97,6 +97,7 @@ impl RefrainLayer {
     #[must_use]
     pub fn new(engine: Engine, policy: Policy) -> Self {
         let has_lookup = policy.operations().any(|it| it.lookup && it.guarded);
+        let engine = engine.with_quota(policy.quota());
         Self {
             shared: Arc::new(LayerState {
                 engine,
@@ -473,6 +474,8 @@ labelled! {
         SignatureInvalid = "signature-invalid",
         /// The memory budget for bodies was used up; nothing ran.
         OverBudget = "over-budget",
+        /// The scope was over its quota; nothing ran.
+        ScopeOverQuota = "scope-over-quota",
         /// The request was malformed; nothing ran.
         RequestMalformed = "request-malformed",
         /// The request body did not arrive in time; nothing ran.

@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     Error, Operation, RecordId,
+    engine::{OverQuota, QuotaKind},
     outcome::Outcome,
     record::{Doubt, Reason},
 };
@@ -48,6 +49,8 @@ pub enum Code {
     SignatureInvalid,
     /// The memory budget for bodies is used up.
     OverBudget,
+    /// The scope of the request is over its quota.
+    ScopeOverQuota,
     /// The request is malformed or ambiguous.
     RequestMalformed,
     /// The client took too long to send the request.
@@ -66,7 +69,7 @@ pub enum Code {
 
 impl Code {
     /// All codes.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::InFlight,
         Self::KeyReused,
         Self::KeyMissing,
@@ -80,6 +83,7 @@ impl Code {
         Self::RequestTooLarge,
         Self::SignatureInvalid,
         Self::OverBudget,
+        Self::ScopeOverQuota,
         Self::RequestMalformed,
         Self::RequestTimeout,
         Self::TargetTooLong,
@@ -126,6 +130,7 @@ impl Code {
             Self::RequestTooLarge => "request-too-large",
             Self::SignatureInvalid => "signature-invalid",
             Self::OverBudget => "over-budget",
+            Self::ScopeOverQuota => "scope-over-quota",
             Self::RequestMalformed => "request-malformed",
             Self::RequestTimeout => "request-timeout",
             Self::TargetTooLong => "target-too-long",
@@ -158,6 +163,7 @@ impl Code {
             Self::RequestTooLarge => page!("request-too-large"),
             Self::SignatureInvalid => page!("signature-invalid"),
             Self::OverBudget => page!("over-budget"),
+            Self::ScopeOverQuota => page!("scope-over-quota"),
             Self::RequestMalformed => page!("request-malformed"),
             Self::RequestTimeout => page!("request-timeout"),
             Self::TargetTooLong => page!("target-too-long"),
@@ -185,6 +191,7 @@ impl Code {
             Self::RequestTooLarge => "The request body is too large",
             Self::SignatureInvalid => "The signature of the request is missing or invalid",
             Self::OverBudget => "Too many request bodies are held in memory",
+            Self::ScopeOverQuota => "The scope of this request is over its quota",
             Self::RequestMalformed => "The request is malformed",
             Self::RequestTimeout => "The request did not arrive in time",
             Self::TargetTooLong => "The target of the request is too long",
@@ -208,6 +215,7 @@ impl Code {
             Self::UpstreamTimeout => StatusCode::GATEWAY_TIMEOUT,
             Self::KeyExpired => StatusCode::GONE,
             Self::StoreUnavailable | Self::OverBudget => StatusCode::SERVICE_UNAVAILABLE,
+            Self::ScopeOverQuota => StatusCode::TOO_MANY_REQUESTS,
             Self::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::TargetTooLong => StatusCode::URI_TOO_LONG,
             Self::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
@@ -221,7 +229,7 @@ impl Code {
     #[must_use]
     pub fn advice(self) -> &'static str {
         match self {
-            Self::InFlight | Self::OverBudget => "wait",
+            Self::InFlight | Self::OverBudget | Self::ScopeOverQuota => "wait",
             Self::UpstreamUnreachable | Self::StoreUnavailable | Self::RequestTimeout => {
                 "reuse-key"
             }
@@ -261,6 +269,7 @@ impl From<Code> for Decision {
             Code::RequestTooLarge => Self::RequestTooLarge,
             Code::SignatureInvalid => Self::SignatureInvalid,
             Code::OverBudget => Self::OverBudget,
+            Code::ScopeOverQuota => Self::ScopeOverQuota,
             Code::RequestMalformed
             | Code::TargetTooLong
             | Code::HeadTooLarge
@@ -416,6 +425,21 @@ pub(super) fn over_budget() -> Problem {
     let detail = "The memory budget for bodies is used up. Nothing was executed. \
                   Send the same request with the same key again.";
     Problem::new(Code::OverBudget, detail).with_retry_after(Duration::from_secs(1))
+}
+
+/// The scope of the request is over its quota.
+pub(super) fn over_quota(over: &OverQuota) -> Problem {
+    let limit = match over.kind {
+        QuotaKind::Rate => "sends new keys faster than its quota allows",
+        QuotaKind::InFlight => "has as many requests in flight as its quota allows",
+        QuotaKind::Records => "has as many records as its quota allows",
+        QuotaKind::Bytes => "stores as many bytes of responses as its quota allows",
+    };
+    let detail = format!(
+        "The scope of this request {limit}. Nothing was executed. \
+         Send the same request with the same key again after the time in Retry-After."
+    );
+    Problem::new(Code::ScopeOverQuota, detail).with_retry_after(over.retry_after)
 }
 
 /// The claim failed, because of the store or the receipts.

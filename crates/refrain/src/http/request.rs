@@ -9,6 +9,7 @@
 //!  LookingUp --> Replied
 //! ```
 //!
+//! A scope that is over its quota adds a look-up of the record, as part of `ReadingBody` (`quota.rs`).
 //! Any state before `Running` can end in `Replied` with a problem. Most requests need no waiting before they run: the body
 //! has arrived, and the store replies at once. Such a request skips `ReadingBody` and `Claiming`, without a future for them.
 
@@ -21,13 +22,13 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, Uri, request::Parts};
+use http::{Method, Request, Response, request::Parts};
 use pin_project_lite::pin_project;
 use tokio::time::Instant;
 use tower_service::Service;
 
 use super::{
-    DecidedRequest, Decision, Observer, REFRAIN_OUTCOME, TraceContext,
+    Decision, REFRAIN_OUTCOME,
     body::{Body, Carried, Guarded, OverBudget, Share, add_record, marked},
     capture::{BodyReader, ReadBody, ReadResult},
     extract::{self, HeadKey},
@@ -35,7 +36,9 @@ use super::{
     observe::observe,
     probe::HttpProbe,
     problem::{self, Code, Problem},
+    quota::QuotaState,
     reply,
+    report::DecisionReport,
     run::DetachedExecution,
     settle::{Execution, ReplyResult},
     streamed,
@@ -51,7 +54,7 @@ use crate::{
 type NextState<F, R, E> = Pin<Box<dyn Future<Output = RequestState<F, R, E>> + Send>>;
 
 /// State of a request with body `B` to the service `S`.
-type StateOf<S, B, R> = RequestState<
+pub(super) type StateOf<S, B, R> = RequestState<
     <S as Service<Request<Body<B>>>>::Future,
     R,
     <S as Service<Request<Body<B>>>>::Error,
@@ -189,84 +192,6 @@ impl<F, R: Send, E: Send> fmt::Debug for ResponseFuture<F, R, E> {
     }
 }
 
-/// Reports a request to the observer: when its response is ready, or when this is dropped because the client disconnected.
-pub(super) struct DecisionReport(Option<Box<ReportedRequest>>);
-
-struct ReportedRequest {
-    observer: Arc<dyn Observer>,
-    operation: Option<Arc<Operation>>,
-    since: Instant,
-    method: Method,
-    target: Uri,
-    traceparent: Option<HeaderValue>,
-    trace: Option<TraceContext>,
-}
-
-impl DecisionReport {
-    /// The report of a request with this head, if there is an observer.
-    pub(super) fn new(
-        shared: &LayerState,
-        operation: Option<&Arc<Operation>>,
-        head: &Parts,
-        since: Instant,
-    ) -> Option<Self> {
-        let observer = shared.observer.as_ref()?.clone();
-        Some(Self(Some(Box::new(ReportedRequest {
-            observer,
-            operation: operation.cloned(),
-            since,
-            method: head.method.clone(),
-            target: shared.uri(head).into_owned(),
-            traceparent: extract::traceparent(&head.headers).cloned(),
-            trace: head.extensions.get().copied(),
-        }))))
-    }
-
-    /// Reports the response; `None` if the service failed.
-    pub(super) fn send<R>(mut self, response: Option<&Response<Body<R>>>) {
-        let Some(request) = self.0.take() else {
-            return;
-        };
-        let Some(response) = response else {
-            request.observer.decided(&request.decided(Decision::Failed));
-            return;
-        };
-        let body = response.body();
-        let reported = DecidedRequest {
-            response: Some((response.status(), response.headers())),
-            served: body.served,
-            waited: body.waited,
-            ..request.decided(body.decision.unwrap_or(Decision::Passed))
-        };
-        request.observer.decided(&reported);
-    }
-}
-
-impl ReportedRequest {
-    fn decided(&self, decision: Decision) -> DecidedRequest<'_> {
-        DecidedRequest {
-            operation: self.operation.as_deref(),
-            decision,
-            method: &self.method,
-            target: &self.target,
-            response: None,
-            traceparent: self.traceparent.as_ref(),
-            trace: self.trace,
-            took: self.since.elapsed(),
-            served: None,
-            waited: false,
-        }
-    }
-}
-
-impl Drop for DecisionReport {
-    fn drop(&mut self) {
-        if let Some(request) = self.0.take() {
-            request.observer.decided(&request.decided(Decision::HungUp));
-        }
-    }
-}
-
 /// A request that matched a guarded operation, on its way to a verdict.
 pub(super) struct MatchedRequest<S> {
     pub(super) shared: Arc<LayerState>,
@@ -276,6 +201,8 @@ pub(super) struct MatchedRequest<S> {
     pub(super) head: Parts,
     /// When the request began, or its body was read.
     pub(super) since: Instant,
+    /// Whether it was admitted within the quota of its scope.
+    pub(super) quota: QuotaState,
 }
 
 // From matched to a verdict, in this order.
@@ -303,6 +230,17 @@ impl<S> MatchedRequest<S> {
             Ok(HeadKey::NeedsBody) => None,
             Err(error) => return self.refuse(&problem::invalid_key(&error)),
         };
+        match key {
+            Some(key) if self.shared.engine.has_quota() => self.admit_by_head(key, body),
+            key => self.read(key, body),
+        }
+    }
+
+    /// Reads the body; `key` is the key in the head.
+    pub(super) fn read<B: Carried, R: Carried>(self, key: Option<Key>, body: B) -> StateOf<S, B, R>
+    where
+        S: Guarded<B, R>,
+    {
         let share = Share::refusable(&self.shared.budget);
         let mut reading = BodyReader::new(body, self.request_bytes_max(), share);
         if let Poll::Ready(read) = poll_once(&mut reading) {
@@ -316,7 +254,7 @@ impl<S> MatchedRequest<S> {
         RequestState::ReadingBody { next }
     }
 
-    /// Claims, now that the body was read; `key` is the key in the head.
+    /// Finds the key, now that the body was read; `key` is the key in the head.
     fn body_read<B: Carried, R: Carried>(
         self,
         key: Option<Key>,
@@ -336,9 +274,27 @@ impl<S> MatchedRequest<S> {
             Ok(None) => return self.pass(body.into_body::<B>(None), Decision::Passed),
             Err(problem) => return self.refuse(&problem),
         };
+        let record = self.shared.engine.record_id(&intent);
+        match self.quota {
+            QuotaState::Unchecked if self.shared.engine.has_quota() => {
+                let scope = intent.scope.clone();
+                self.admit(&scope, record, move |this| this.claim(intent, record, body))
+            }
+            _ => self.claim(intent, record, body),
+        }
+    }
+
+    fn claim<B: Carried, R: Carried>(
+        mut self,
+        intent: Box<Intent>,
+        record: RecordId,
+        body: ReadBody,
+    ) -> StateOf<S, B, R>
+    where
+        S: Guarded<B, R>,
+    {
         let engine = &self.shared.engine;
-        let record = engine.record_id(&intent);
-        let mut claim = engine.send_claim(intent, record, self.since);
+        let mut claim = engine.send_claim(intent, record, self.since, self.quota.take());
         if let Poll::Ready(claimed) = poll_once(&mut claim) {
             return self.claimed::<B, R>(claimed, record, body);
         }
@@ -427,7 +383,7 @@ impl<S> MatchedRequest<S> {
         RequestState::replied(reply::replay(outcome, record, self.is_to_head(), share))
     }
 
-    fn refuse<F, R: Send + 'static, E: Send + 'static>(
+    pub(super) fn refuse<F, R: Send + 'static, E: Send + 'static>(
         &self,
         problem: &Problem,
     ) -> RequestState<F, R, E> {
@@ -513,7 +469,7 @@ async fn may_pass(
 }
 
 /// Polls without a waker: the future is polled again when it is awaited.
-fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+pub(super) fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
 }
 

@@ -21,7 +21,9 @@ use super::{
     layer::{LayerState, Prefix, Reported},
     lookup, observe, pages,
     problem::Problem,
-    request::{DecisionReport, MatchedRequest, RequestState, ResponseFuture},
+    quota::QuotaState,
+    report::DecisionReport,
+    request::{MatchedRequest, RequestState, ResponseFuture},
 };
 use crate::{
     Error, ErrorKind, Key, Operation, RecordId, Result,
@@ -96,6 +98,7 @@ where
             found,
             head,
             since,
+            quota: QuotaState::default(),
         };
         // Starts at once, without waiting for the first poll.
         ResponseFuture::new(report, request.matched(body))

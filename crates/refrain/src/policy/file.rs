@@ -9,7 +9,7 @@ use std::{
 
 use serde::{Serialize, Serializer};
 
-use super::{Address, Operation, Policy, Warning, warning};
+use super::{Address, Operation, Policy, Quota, Warning, warning};
 use crate::store::embedded::Durability;
 
 mod authorization;
@@ -26,6 +26,7 @@ use problem::Report;
 pub use problem::{ConfigError, Problem};
 
 mod proxy;
+mod quota;
 pub use proxy::{HostHeader, ProxySettings};
 
 mod resolve;
@@ -93,6 +94,8 @@ pub struct Settings {
     pub workers: Vec<WorkerSettings>,
     /// Outboxes, and the brokers that their messages are published to.
     pub relays: Vec<RelaySettings>,
+    /// Limits of each scope, which the policy has too.
+    pub quota: Quota,
     /// Guarded operations and their settings.
     #[serde(rename = "operations", serialize_with = "as_operations")]
     pub policy: Policy,

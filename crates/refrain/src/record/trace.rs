@@ -179,6 +179,11 @@ impl Origin {
         names.unwrap_or_default()
     }
 
+    /// The digest of the scope; `None` if nothing is known.
+    pub(crate) fn scope_digest(&self) -> Option<ScopeDigest> {
+        scope_digest(&self.bytes)
+    }
+
     /// The first bytes of the trace of a new record, up to the time of the first attempt.
     #[must_use]
     pub fn head(&self) -> &[u8] {
@@ -291,6 +296,12 @@ impl Trace {
         let has_origin = self.origin_len()? > 2;
         let digest = self.0.get(2..10).filter(|_| has_origin)?;
         Some(KeyDigest(digest.try_into().ok()?))
+    }
+
+    /// The digest of the scope, if it is known.
+    #[must_use]
+    pub fn scope_digest(&self) -> Option<ScopeDigest> {
+        scope_digest(&self.0)
     }
 
     /// Decodes the trace; `None` if it is empty or damaged.
@@ -432,6 +443,19 @@ pub enum End {
     NoEffect,
 }
 
+/// The digest of the scope at the start of a trace, without decoding its texts.
+pub(crate) fn scope_digest(trace: &[u8]) -> Option<ScopeDigest> {
+    let mut reader = Reader(trace);
+    let origin_len = number::<2>(&mut reader)?;
+    let mut origin = Reader(reader.bytes(origin_len as usize)?);
+    origin.bytes(8)?;
+    for _ in 0..4 {
+        let len = number::<2>(&mut origin)?;
+        origin.bytes(len as usize)?;
+    }
+    origin.array().map(ScopeDigest)
+}
+
 /// Reads a big-endian number.
 fn number<const N: usize>(reader: &mut Reader<'_>) -> Option<u64> {
     let bytes = reader.array::<N>()?;
@@ -489,7 +513,9 @@ mod tests {
         bytes.extend(origin);
         let attempt = Trace::default().with_attempt(&Origin::default(), grant(1), Timestamp(10));
         bytes.extend(&attempt.0[2..]);
-        let history = Trace::from(Bytes::from(bytes)).read().unwrap();
+        let trace = Trace::from(Bytes::from(bytes));
+        assert_eq!(trace.scope_digest(), None);
+        let history = trace.read().unwrap();
         assert_eq!(history.operation, "payments");
         assert_eq!((history.host, history.scope_digest), (None, None));
         assert_eq!(history.attempts.len(), 1);
@@ -510,6 +536,8 @@ mod tests {
         assert_eq!(history.scope_digest, Some(ScopeDigest([5; 8])));
         assert_eq!(history.key_digest, Some(KeyDigest([3; 8])));
         assert_eq!(trace.key_digest(), history.key_digest);
+        assert_eq!(trace.scope_digest(), history.scope_digest);
+        assert_eq!(Trace::default().scope_digest(), None);
         let seen = (history.first_seen(), history.last_change());
         assert_eq!(seen, (Some(Timestamp(10)), Some(Timestamp(40))));
         let [first, second] = &history.attempts[..] else {

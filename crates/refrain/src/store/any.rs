@@ -12,7 +12,7 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    Census, Embedded, FACT, Guarantees, Memory, Page, Query, Reading, Store, Watch, embedded,
+    Census, Embedded, FACT, Guarantees, Memory, Page, Query, Reading, Store, Usage, Watch, embedded,
 };
 use crate::{
     Error, ErrorKind, Result,
@@ -138,11 +138,13 @@ pub enum Op {
     Census,
     /// Sweep expired records.
     Sweep,
+    /// Count records and bytes by scope.
+    Usage,
 }
 
 impl Op {
     /// All operations, in the order of their numbers.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Claim,
         Self::Settle,
         Self::Renew,
@@ -151,6 +153,7 @@ impl Op {
         Self::Erase,
         Self::Census,
         Self::Sweep,
+        Self::Usage,
     ];
 
     /// The name of the operation in metrics.
@@ -165,6 +168,7 @@ impl Op {
             Self::Erase => "erase",
             Self::Census => "census",
             Self::Sweep => "sweep",
+            Self::Usage => "usage",
         }
     }
 }
@@ -206,6 +210,7 @@ trait StoreObject: fmt::Debug + Send + Sync {
     fn erase(&self, id: RecordId) -> BoxedReply<'_, Erased>;
     fn census(&self) -> BoxedReply<'_, Census>;
     fn sweep(&self, at_most: u32) -> BoxedReply<'_, u32>;
+    fn usage(&self, scopes_max: usize) -> BoxedReply<'_, Usage>;
     fn accepts_claims(&self) -> Result<()>;
     fn bytes_on_disk(&self) -> Option<u64>;
     fn guarantees(&self) -> Guarantees;
@@ -253,6 +258,10 @@ impl<S: Store> StoreObject for S {
 
     fn sweep(&self, at_most: u32) -> BoxedReply<'_, u32> {
         Box::pin(Store::sweep(self, at_most))
+    }
+
+    fn usage(&self, scopes_max: usize) -> BoxedReply<'_, Usage> {
+        Box::pin(Store::usage(self, scopes_max))
     }
 
     fn accepts_claims(&self) -> Result<()> {
@@ -330,6 +339,10 @@ impl Store for AnyStore {
 
     fn sweep(&self, at_most: u32) -> impl Future<Output = Result<u32>> + Send {
         metered(self.meter.as_ref(), Op::Sweep, self.store.sweep(at_most))
+    }
+
+    fn usage(&self, scopes_max: usize) -> impl Future<Output = Result<Usage>> + Send {
+        metered(self.meter.as_ref(), Op::Usage, self.store.usage(scopes_max))
     }
 
     fn accepts_claims(&self) -> Result<()> {

@@ -29,7 +29,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Census, Guarantees, Page, Query, Reading, Store, Watch, table::Table};
+use super::{Census, Guarantees, Page, Query, Reading, Store, Usage, Watch, table::Table};
 use crate::{
     Error, ErrorKind, Result,
     clock::StoreClock,
@@ -51,6 +51,7 @@ mod recover;
 mod scan;
 mod segment;
 mod snapshot;
+mod usage;
 mod writer;
 
 pub use crate::log::disk;
@@ -357,6 +358,11 @@ impl Store for Embedded {
     /// an expired outcome counts as completed until it is swept.
     async fn census(&self) -> Result<Census> {
         self.blocking(|this| this.inner.shared.census()).await
+    }
+
+    async fn usage(&self, scopes_max: usize) -> Result<Usage> {
+        self.blocking(move |this| this.inner.shared.usage(scopes_max))
+            .await
     }
 
     /// Deletes and compacts expired segments. Returns the number of records; checks `at_most` between two steps.

@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::{
-    Census, Guarantees, Page, Query, Reading, Store, Watch,
+    Census, Guarantees, Page, Query, Reading, Store, Usage, Watch,
     table::{Table, TableEntry},
 };
 use crate::{
@@ -202,8 +202,17 @@ impl Store for Memory {
         let mut census = Census::default();
         self.shared
             .table
-            .each(|record| census.count_at(record, now));
+            .each(|_, record| census.count_at(record, now));
         Ok(census)
+    }
+
+    async fn usage(&self, scopes_max: usize) -> Result<Usage> {
+        let now = self.shared.clock.now();
+        let mut usage = Usage::new(scopes_max);
+        self.shared
+            .table
+            .each(|_, record| usage.add_record(record, now));
+        Ok(usage)
     }
 
     async fn sweep(&self, at_most: u32) -> Result<u32> {

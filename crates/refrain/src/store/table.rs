@@ -89,9 +89,10 @@ impl<V> Table<V> {
     }
 
     /// Calls `show` with every value, locking one shard at a time.
-    pub(crate) fn each(&self, mut show: impl FnMut(&V)) {
+    pub(crate) fn each(&self, mut show: impl FnMut(RecordId, &V)) {
         for place in 0..self.shards.len() {
-            self.shard(place).values().for_each(&mut show);
+            let shard = self.shard(place);
+            shard.iter().for_each(|(id, value)| show(*id, value));
         }
     }
 

@@ -26,7 +26,7 @@ use std::{
 use bytes::Bytes;
 use tokio::time::timeout;
 
-use super::{Census, Guarantees, Page, Query, Reading, Store, Watch};
+use super::{Census, Guarantees, Page, Query, Reading, Store, Usage, Watch};
 use crate::{
     Error, ErrorKind, Result,
     clock::{Clock, SystemClock, Timestamp},
@@ -298,6 +298,10 @@ impl<F: Front, S: Store> Store for Tiered<F, S> {
 
     fn census(&self) -> impl Future<Output = Result<Census>> + Send {
         self.store.census()
+    }
+
+    fn usage(&self, scopes_max: usize) -> impl Future<Output = Result<Usage>> + Send {
+        self.store.usage(scopes_max)
     }
 
     fn sweep(&self, at_most: u32) -> impl Future<Output = Result<u32>> + Send {

@@ -72,7 +72,7 @@ impl Watches {
 
     /// Wakes all callers. For a store that lost its connection and may have missed settlements.
     pub fn all_settled(&self) {
-        self.waiting.each(|sender| {
+        self.waiting.each(|_, sender| {
             sender.send_replace(());
         });
     }

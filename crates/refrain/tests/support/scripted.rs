@@ -16,7 +16,7 @@ use refrain::{
     clock::{Clock, Steady, Timestamp},
     engine::Running,
     record::Erased,
-    store::{Census, Guarantees, Memory, Page, Query, Reading, StateName, Watch, Watches},
+    store::{Census, Guarantees, Memory, Page, Query, Reading, StateName, Usage, Watch, Watches},
 };
 use tokio::time::{Instant, sleep};
 
@@ -28,6 +28,7 @@ pub(crate) enum Op {
     Renew,
     Read,
     Sweep,
+    Usage,
 }
 
 /// Kinds of faults.
@@ -205,6 +206,12 @@ impl Store for Scripted {
 
     async fn census(&self) -> refrain::Result<Census> {
         self.records.census().await
+    }
+
+    async fn usage(&self, scopes_max: usize) -> refrain::Result<Usage> {
+        let records = self.records.clone();
+        self.run(Op::Usage, async move { records.usage(scopes_max).await })
+            .await
     }
 
     async fn sweep(&self, at_most: u32) -> refrain::Result<u32> {

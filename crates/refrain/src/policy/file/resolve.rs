@@ -11,7 +11,7 @@ use super::{
     FILE_BYTES_MAX, RelaySettings, Secrets, Settings, WorkerSettings, authorization,
     draft::Draft,
     problem::{FOUND_MAX, Report},
-    proxy,
+    proxy, quota,
     relay::{self, RELAYS_MAX},
     server, signed,
     table::{self, ConfigTable, Part, Places},
@@ -20,7 +20,7 @@ use super::{
     worker::{self, WORKERS_MAX},
 };
 use crate::policy::{
-    OPERATIONS_MAX, Operation, Pattern, Policy, clash_help, default_operations, units,
+    OPERATIONS_MAX, Operation, Pattern, Policy, Quota, clash_help, default_operations, units,
 };
 
 /// Resolves a whole file. The result must not be used unless the report is empty.
@@ -72,6 +72,7 @@ pub(super) fn settings(
         traces: telemetry::traces(&proxy, report),
         workers,
         relays,
+        quota: policy.quota(),
         policy,
     })
 }
@@ -115,7 +116,7 @@ fn policy(
     operations: Option<Value<'_>>,
     report: &mut Report<'_>,
 ) -> Policy {
-    let (base, base_places) = base(policy, report);
+    let (base, base_places, quota) = base(policy, report);
     let (mut resolved, mut places) = (Vec::new(), Vec::new());
     let several = "match several operations with one pattern that has {name} or *";
     for (table, at) in tables(operations, "operation", OPERATIONS_MAX, several, report) {
@@ -130,7 +131,7 @@ fn policy(
     for clash in clashes.into_iter().take(FOUND_MAX) {
         tell_clash(clash, &policy, &places, report);
     }
-    policy
+    policy.with_checked_quota(quota)
 }
 
 fn workers(
@@ -196,18 +197,19 @@ fn name<'a>(table: &'a DeTable<'_>) -> Option<&'a str> {
     table.get("name")?.get_ref().as_str()
 }
 
-/// Resolves `[policy]` into the base of every operation, with the positions of its settings.
-fn base(policy: Option<Value<'_>>, report: &mut Report<'_>) -> (Draft, Places) {
+/// Resolves `[policy]` into the base of every operation, with the positions of its settings, and the quota.
+fn base(policy: Option<Value<'_>>, report: &mut Report<'_>) -> (Draft, Places, Quota) {
     let table = policy.and_then(|value| table_of(value, "write [policy], once", report));
-    let part = table.map(|(mut table, _)| {
-        table::refuse_unknown(&mut table, ConfigTable::Policy, report);
-        table::read::<Section>(table, report)
-    });
-    let part = part.unwrap_or_default();
+    let mut table = table.map(|(table, _)| table).unwrap_or_default();
+    table::refuse_unknown(&mut table, ConfigTable::Policy, report);
+    let quota = table.remove("quota");
+    let quota = quota.and_then(|value| table_of(value, quota::HELP, report));
+    let quota = quota.map(|(table, at)| quota::resolve(table, at, report));
+    let part = table::read::<Section>(table, report);
     let mut base = Draft::default();
     base.apply(&part, report);
     base.finish(&[&part.places], 0..0, report);
-    (base, part.places)
+    (base, part.places, quota.unwrap_or_default())
 }
 
 fn tell_clash(

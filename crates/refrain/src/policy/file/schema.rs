@@ -7,7 +7,9 @@ use serde_json::Value;
 
 use super::forms::FingerprintTable;
 use super::relay::RELAYS_MAX;
-use super::typed::{Authorization, OperationHead, Proxy, Relay, Section, Server, Signed, Worker};
+use super::typed::{
+    Authorization, OperationHead, Proxy, Quota, Relay, Section, Server, Signed, Worker,
+};
 use super::worker::WORKERS_MAX;
 use crate::policy::{
     OPERATIONS_MAX,
@@ -25,7 +27,7 @@ struct Whole {
     /// Limits and timeouts of the proxy.
     proxy: Option<Proxy>,
     /// Settings of every guarded operation; POST and PATCH are guarded by default.
-    policy: Option<Section>,
+    policy: Option<PolicySchema>,
     /// Guarded operations. Their own settings override those of their class, which override `[policy]`.
     #[schemars(length(max = OPERATIONS_MAX))]
     operation: Option<Vec<OperationSchema>>,
@@ -35,6 +37,18 @@ struct Whole {
     /// Outboxes, and the brokers that their messages are published to.
     #[schemars(length(max = RELAYS_MAX))]
     relay: Option<Vec<Relay>>,
+}
+
+/// Settings of every guarded operation, and the limits of each scope.
+#[derive(JsonSchema)]
+#[schemars(rename = "Policy", deny_unknown_fields)]
+#[expect(dead_code, reason = "only its schema is used")]
+struct PolicySchema {
+    #[schemars(flatten)]
+    section: Section,
+    /// Limits of each scope, over all operations; a request that would create a record beyond one gets 429.
+    /// Default: no limits.
+    quota: Option<Quota>,
 }
 
 /// One operation: its match and its settings.
@@ -171,6 +185,9 @@ fn any_of(schemes: impl Iterator<Item = (&'static str, AddressForm)>) -> String 
 /// A whole number of bytes, or a string with a unit.
 pub(super) struct Size;
 
+/// The same without the maximum of a body.
+pub(super) struct LargeSize;
+
 /// A status code, or a string for a range of them.
 pub(super) struct StatusText;
 
@@ -202,6 +219,10 @@ fixed! {
     Size: { "anyOf": [
         { "type": "string", "pattern": "^[0-9]+(B|bytes|KiB|MiB|GiB)?$" },
         { "type": "integer", "minimum": 0, "maximum": 67_108_864 }
+    ] };
+    LargeSize: { "anyOf": [
+        { "type": "string", "pattern": "^[0-9]+(B|bytes|KiB|MiB|GiB)?$" },
+        { "type": "integer", "minimum": 1 }
     ] };
     StatusText: { "anyOf": [
         { "type": "string", "pattern": "^([2-5]xx|[2-5][0-9]{2}(-[2-5][0-9]{2})?)$" },

@@ -10,7 +10,7 @@ use toml::{
 
 use super::{
     problem::Report,
-    typed::{Authorization, OperationHead, Proxy, Relay, Section, Server, Signed, Worker},
+    typed::{Authorization, OperationHead, Proxy, Quota, Relay, Section, Server, Signed, Worker},
 };
 use crate::policy::suggest;
 
@@ -36,6 +36,7 @@ pub(super) enum ConfigTable {
     Top,
     Proxy,
     Policy,
+    Quota,
     Operation,
     Signature,
     Worker,
@@ -44,10 +45,11 @@ pub(super) enum ConfigTable {
 }
 
 impl ConfigTable {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Top,
         Self::Proxy,
         Self::Policy,
+        Self::Quota,
         Self::Operation,
         Self::Signature,
         Self::Worker,
@@ -64,7 +66,8 @@ impl ConfigTable {
             ]
             .concat(),
             Self::Proxy => fields::<Proxy>().to_vec(),
-            Self::Policy => fields::<Section>().to_vec(),
+            Self::Policy => [fields::<Section>(), &["quota"]].concat(),
+            Self::Quota => fields::<Quota>().to_vec(),
             Self::Operation => [
                 fields::<OperationHead>(),
                 fields::<Section>(),
@@ -85,6 +88,7 @@ impl fmt::Display for ConfigTable {
             Self::Top => "at the top of the file",
             Self::Proxy => "in [proxy]",
             Self::Policy => "in [policy]",
+            Self::Quota => "in `quota` of [policy]",
             Self::Operation => "in [[operation]]",
             Self::Signature => "in `signature`",
             Self::Worker => "in [[worker]]",

@@ -237,6 +237,28 @@ pub(super) struct Section {
     pub(super) audit: Option<Audit>,
 }
 
+/// Limits of each scope, over all operations. A request that would create a record beyond one of them gets 429.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Quota {
+    /// Maximum rate of new keys per process: 1 to 1000000; as many as one second allows may come at once.
+    /// Default: no limit.
+    #[schemars(with = "Option<usize>")]
+    pub(super) keys_per_second: Option<Scalar>,
+    /// Maximum number of requests that are read or executed at a time, per process. Default: no limit.
+    #[schemars(with = "Option<usize>")]
+    pub(super) in_flight_max: Option<Scalar>,
+    /// Maximum number of records in the store, tombstones included. Default: no limit.
+    #[schemars(with = "Option<usize>")]
+    pub(super) records_max: Option<Scalar>,
+    /// Maximum size of the stored outcomes: no new keys from there on. Default: no limit.
+    #[schemars(with = "Option<schema::LargeSize>")]
+    pub(super) bytes_max: Option<Scalar>,
+    /// Maximum number of scopes that a process counts; further ones are not limited: 1 to 10000000. Default: 100000.
+    #[schemars(with = "Option<usize>")]
+    pub(super) scopes_max: Option<Scalar>,
+}
+
 /// Settings that only an `[[operation]]` has.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

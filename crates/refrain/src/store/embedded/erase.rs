@@ -84,7 +84,7 @@ impl EmbeddedState {
         self.check_open()?;
         let now = self.clock.now();
         let mut census = Census::default();
-        self.table.each(|slot| match slot {
+        self.table.each(|_, slot| match slot {
             Slot::Live(live) => census.count_at(&live.record, now),
             Slot::Stored(at) if at.kind() == ImageKind::Tombstone => census.tombstones += 1,
             Slot::Stored(_) => census.completed += 1,

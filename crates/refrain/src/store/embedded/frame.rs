@@ -19,7 +19,9 @@ use crate::{
     clock::Timestamp,
     key::{Credential, RecordId},
     log::frame::{self, Format, FramePosition},
-    record::{Claimant, Fence, Guarantee, Hold, Reason, Record, State, Trace},
+    record::{
+        Claimant, Fence, Guarantee, Hold, Reason, Record, ScopeDigest, State, Trace, scope_digest,
+    },
     varint::{self, Reader},
 };
 
@@ -368,6 +370,45 @@ pub(super) fn decode(kind: ImageKind, id: RecordId, image: &Bytes) -> Option<Opt
         state,
         trace,
     }))
+}
+
+/// The head of the image of a completed record or a tombstone.
+pub(super) struct ImageHead {
+    pub(super) fingerprint: Fingerprint,
+    pub(super) scope: Option<ScopeDigest>,
+    pub(super) retention_ends: Timestamp,
+    pub(super) remember_ends: Timestamp,
+    /// The length of the outcome, which is not read.
+    pub(super) outcome_len: usize,
+}
+
+/// Decodes the head of an image of `len` bytes from its first bytes; `None` if these are too few or damaged.
+pub(super) fn decode_head(
+    kind: ImageKind,
+    id: RecordId,
+    first: &[u8],
+    len: usize,
+) -> Option<ImageHead> {
+    let mut reader = Reader(first);
+    let (fingerprint, _, trace) = head(&mut reader)?;
+    let scope = scope_digest(trace);
+    let (retention_ends, remember_ends) = match kind {
+        ImageKind::Completed => {
+            fence(&mut reader)?;
+            let retention_ends = time(&mut reader, DAY_ZERO)?;
+            (retention_ends, time(&mut reader, retention_ends)?)
+        }
+        ImageKind::Tombstone => (Timestamp::default(), time(&mut reader, DAY_ZERO)?),
+        _ => return None,
+    };
+    check(kind, id, first, &mut reader)?;
+    Some(ImageHead {
+        fingerprint,
+        scope,
+        retention_ends,
+        remember_ends,
+        outcome_len: len.checked_sub(first.len() - reader.0.len())?,
+    })
 }
 
 /// Appends an entry that the segment `segment` ended at `len`.
