@@ -234,6 +234,8 @@ async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
     for witness in proxy.layer().witnesses() {
         engine.learn_standing(witness).await?;
     }
+    // Before the first request, so that none is admitted uncounted.
+    engine.count_usage().await?;
     let door = listen(settings.admin).await?;
     let (address, admin_address) = (proxy.address()?, door.local_addr()?);
     let is_draining = Arc::new(AtomicBool::new(false));

@@ -250,16 +250,16 @@ fn usage(schema: &str) -> String {
         next("third"),
         next("second"),
     );
-    let rounded = "width * ceil(e.left / width)";
+    let rounded = "(width * ceil(e.ahead / width))";
     format!(
         "SELECT s.scope, {rounded}::int8, sum(e.records)::int8, sum(e.bytes)::int8 \
          FROM (SELECT {NOW} AS now OFFSET 0) c, ({scopes}) s, \
              LATERAL (VALUES \
                  (CASE WHEN s.state IN (2, 4) THEN (s.remember_ends - c.now) / 1000.0 END, 1, 0), \
                  (CASE WHEN s.state = 2 THEN (s.retention_ends - c.now) / 1000.0 END, 0, coalesce(s.bytes, 0)) \
-             ) AS e(left, records, bytes), \
-             LATERAL (SELECT power(2, floor(log(2, greatest(floor(e.left / 64), 1)))) AS width) w \
-         WHERE s.scope IS NOT NULL AND (e.left > 0 OR e.left IS NULL AND e.records > 0) GROUP BY 1, 2"
+             ) AS e(ahead, records, bytes), \
+             LATERAL (SELECT power(2, floor(log(2, greatest(floor(e.ahead / 64), 1)))) AS width) w \
+         WHERE s.scope IS NOT NULL AND (e.ahead > 0 OR e.ahead IS NULL AND e.records > 0) GROUP BY 1, 2"
     )
 }
 

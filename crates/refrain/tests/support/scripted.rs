@@ -220,8 +220,12 @@ impl Store for Scripted {
             .await
     }
 
+    /// With notifications of settlements, like a store that other processes use too.
     fn guarantees(&self) -> Guarantees {
-        self.records.guarantees()
+        Guarantees {
+            shared: self.watches.is_some(),
+            ..self.records.guarantees()
+        }
     }
 
     fn watch(&self, id: RecordId) -> Option<Watch> {
