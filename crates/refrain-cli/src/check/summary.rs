@@ -20,12 +20,13 @@ pub(super) fn summary(name: &str, loaded: &Loaded, missing: &[String]) -> String
     let mut rows = vec![HEADINGS.map(String::from)];
     rows.extend(operations().map(row));
     format!(
-        "{name} is valid.{}{}\n\nlisten   {}\nadmin    {}\nupstream {upstream}\nstore    {}{}{}\n\n{}\n\n{}{}{}",
+        "{name} is valid.{}{}\n\nlisten   {}\nadmin    {}\nupstream {upstream}\nstore    {}{}{}{}\n\n{}\n\n{}{}{}",
         overrides(loaded),
         lines("\nThis build cannot run it:", missing),
         settings.listen,
         settings.admin,
         crate::settings::stores(settings),
+        quota(settings),
         workers(settings),
         relays(settings),
         aligned(&rows),
@@ -50,6 +51,14 @@ fn lines(heading: &str, lines: &[String]) -> String {
     match lines.is_empty() {
         true => String::new(),
         false => format!("\n{heading}\n  {}", lines.join("\n  ")),
+    }
+}
+
+/// The limits of each scope.
+fn quota(settings: &Settings) -> String {
+    match settings.quota.is_on() {
+        true => format!("\nquota    {} for each scope", settings.quota),
+        false => String::new(),
     }
 }
 

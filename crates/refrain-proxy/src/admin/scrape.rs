@@ -13,11 +13,18 @@ use http::{StatusCode, header};
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeMetric, text},
-    metrics::{counter::ConstCounter, family::Family, gauge::Gauge},
+    metrics::{
+        counter::{ConstCounter, Counter},
+        family::Family,
+        gauge::Gauge,
+    },
     registry::Registry,
 };
 use refrain::{
-    AuditLog, Engine, Store as _, engine::Count, http::RefrainLayer, receipts::Standing,
+    AuditLog, Engine, Store as _,
+    engine::{Count, QuotaKind},
+    http::RefrainLayer,
+    receipts::Standing,
     store::Census,
 };
 use tokio::time::Instant;
@@ -102,6 +109,11 @@ fn current_metrics(layer: &RefrainLayer, state: &StoreState) -> Registry {
             layer.buffered_bytes_max(),
         ),
         (
+            "quota_scopes",
+            "Scopes that this process counts for their quota",
+            engine.quota_scopes(),
+        ),
+        (
             "lost_claims",
             "Claims whose response from the store was lost, and whose state is not known yet",
             tally.lost_now(),
@@ -119,6 +131,11 @@ fn current_metrics(layer: &RefrainLayer, state: &StoreState) -> Registry {
     let is_shut = log.is_some_and(|log| log.trouble().is_some());
     let help = "1 if the audit log cannot be written; audited requests are rejected";
     registry.register("audit_log_shut", help, gauge(is_shut.into()));
+    let help = "Requests rejected because their scope was over its quota, by limit";
+    registry.register("quota_refused", help, quota_refused(engine));
+    let help = "Requests admitted without all limits of the quota, because their scope or the store was not counted";
+    let uncounted = ConstCounter::new(engine.quota_uncounted());
+    registry.register("quota_uncounted", help, uncounted);
     let help = "Audit log entries made durable by this process";
     let entries = log.map_or(0, AuditLog::entries);
     registry.register("audit_entries", help, ConstCounter::new(entries));
@@ -161,6 +178,15 @@ fn gauge(value: u64) -> Gauge {
     let gauge = Gauge::default();
     gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
     gauge
+}
+
+fn quota_refused(engine: &Engine) -> Family<[(&'static str, &'static str); 1], Counter> {
+    let family = Family::<[(&str, &str); 1], Counter>::default();
+    for kind in QuotaKind::ALL {
+        let counter = family.get_or_create_owned(&[("quota", kind.label())]);
+        counter.inc_by(engine.quota_refused(kind));
+    }
+    family
 }
 
 fn proven_receipts(layer: &RefrainLayer) -> Family<[(&'static str, String); 1], Gauge> {

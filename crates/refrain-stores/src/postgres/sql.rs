@@ -230,7 +230,7 @@ fn count_open(schema: &str) -> String {
 }
 
 /// Parameters: $2 first and $3 last identity. Returns the scope, the seconds until the end or null if it is not known,
-/// records, and bytes of outcomes. Ends are rounded up, as by `store::ScopeUsage`, so that few rows come back.
+/// records, and bytes of outcomes. Ends are rounded up by at most 1/512, so that few rows come back.
 ///
 /// A trace begins with its origin: length (2), key digest (8), four texts with their lengths (2), scope digest (8).
 /// Earlier releases wrote three texts and no scope.
@@ -258,7 +258,7 @@ fn usage(schema: &str) -> String {
                  (CASE WHEN s.state IN (2, 4) THEN (s.remember_ends - c.now) / 1000.0 END, 1, 0), \
                  (CASE WHEN s.state = 2 THEN (s.retention_ends - c.now) / 1000.0 END, 0, coalesce(s.bytes, 0)) \
              ) AS e(ahead, records, bytes), \
-             LATERAL (SELECT power(2, floor(log(2, greatest(floor(e.ahead / 64), 1)))) AS width) w \
+             LATERAL (SELECT power(2, floor(log(2, greatest(floor(e.ahead / 512), 1)))) AS width) w \
          WHERE s.scope IS NOT NULL AND (e.ahead > 0 OR e.ahead IS NULL AND e.records > 0) GROUP BY 1, 2"
     )
 }

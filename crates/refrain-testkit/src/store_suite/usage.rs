@@ -1,4 +1,4 @@
-//! What each scope holds, for quotas. Ends may be rounded up by 1/64 of the remaining time, never down.
+//! What each scope holds, for quotas. Ends may be rounded up by 2 % of the remaining time, never down.
 
 use std::time::Duration;
 
@@ -127,5 +127,5 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// When all that ends then is no longer counted.
 fn late(end: Duration) -> Duration {
-    end + end / 64 + SECOND
+    end + end / 50 + SECOND
 }

@@ -2,7 +2,8 @@
 //!
 //! Records end by time, so a scope needs no list of its records, only sums by time.
 //! Ends that are close to each other, compared with how far they are away, share one sum:
-//! a record or an outcome counts at most 1/64 of its remaining time, or a second, too long.
+//! a record or an outcome counts at most 1/64 of its remaining time, or a second, too long; a store may round as well,
+//! by so little that it stays below 2 %.
 
 use std::{collections::HashMap, time::Duration};
 
