@@ -10,7 +10,7 @@ use refrain::{
     key::Sender,
     policy::{
         Address, Authorization, Class, Duplicates, Ending, File, OnStoreFailure, Operation, Policy,
-        Probe, Reply, Signature, Statuses, Terms, units,
+        Probe, Quota, Reply, Signature, Statuses, Terms, units,
     },
 };
 
@@ -217,6 +217,69 @@ fn an_operation_for_every_path_takes_the_place_of_the_default() {
 }
 
 type Edit = fn(&mut Operation);
+
+#[test]
+fn a_policy_refuses_a_quota_that_admits_nothing() {
+    let none = Quota::default();
+    let cases = [
+        (
+            Quota {
+                keys_per_second: Some(0),
+                ..none
+            },
+            "`keys_per_second`",
+        ),
+        (
+            Quota {
+                keys_per_second: Some(1_000_001),
+                ..none
+            },
+            "at most 1000000",
+        ),
+        (
+            Quota {
+                in_flight_max: Some(0),
+                ..none
+            },
+            "`in_flight_max`",
+        ),
+        (
+            Quota {
+                records_max: Some(0),
+                ..none
+            },
+            "`records_max`",
+        ),
+        (
+            Quota {
+                bytes_max: Some(0),
+                ..none
+            },
+            "`bytes_max`",
+        ),
+        (
+            Quota {
+                scopes_max: 0,
+                ..none
+            },
+            "`scopes_max`",
+        ),
+    ];
+    for (quota, words) in cases {
+        let error = Policy::default().with_quota(quota).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+    let quota = Quota {
+        bytes_max: Some(1 << 30),
+        ..none
+    };
+    let policy = Policy::default().with_quota(quota).unwrap();
+    assert_eq!(policy.quota().to_string(), "bytes_max = 1GiB");
+    // Adding an operation keeps it.
+    let operation = Operation::new("POST /pay").unwrap();
+    assert_eq!(policy.with(operation).unwrap().quota(), quota);
+    assert!(!none.is_on());
+}
 
 #[test]
 fn a_policy_refuses_what_breaks_its_rules() {

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::{cell, check};
 
 /// Each table of the file: its heading, its JSON pointer in the schema, and its introduction.
-const TABLES: [(&str, &str, &str); 8] = [
+const TABLES: [(&str, &str, &str); 9] = [
     ("At the top", "", "Settings of the process."),
     (
         "`[proxy]`",
@@ -15,9 +15,10 @@ const TABLES: [(&str, &str, &str); 8] = [
     ),
     (
         "`[policy]`",
-        "/$defs/Section",
-        "Settings of every guarded operation; an `[[operation]]` may override each of them.",
+        "/$defs/Policy",
+        "Settings of every guarded operation; an `[[operation]]` may override each of them, except `quota`.",
     ),
+    ("`quota`", "/$defs/Quota", "An inline table of `[policy]`."),
     (
         "`[[operation]]`",
         "/$defs/Operation",
@@ -46,7 +47,8 @@ const TABLES: [(&str, &str, &str); 8] = [
 ];
 
 /// Tables that are the value of a setting, and the anchors of their sections.
-const INLINE: [(&str, &str); 2] = [
+const INLINE: [(&str, &str); 3] = [
+    ("Quota", "#quota"),
     ("Signed", "#signature"),
     ("Authorization", "#authorization"),
 ];
@@ -73,7 +75,7 @@ fn settings() {
 }
 
 fn rows(schema: &Value, table: &Value, is_operation: bool) -> String {
-    let shared = schema.pointer("/$defs/Section/properties").unwrap();
+    let shared = schema.pointer("/$defs/Policy/properties").unwrap();
     let required = table["required"].as_array().cloned().unwrap_or_default();
     let mut rows = String::from("| setting | takes | default | meaning |\n|---|---|---|---|\n");
     for (name, setting) in table["properties"].as_object().unwrap() {
