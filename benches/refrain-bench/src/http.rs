@@ -44,6 +44,8 @@ pub(crate) enum Front {
     FileLogged,
     /// As `File`, with the dashboard open.
     FileWatched,
+    /// As `File`, with a quota of 500 keys a second.
+    FileLimited,
     /// The proxy of the build that `--other` names.
     OtherMemory,
     OtherFile,
@@ -194,6 +196,10 @@ pub(crate) fn measured(
         Front::Memory => refrain(&refrain_binary()?, "memory:", ""),
         Front::File | Front::FileWatched => refrain(&refrain_binary()?, &file, ""),
         Front::FileLogged => refrain(&refrain_binary()?, &file, &log),
+        Front::FileLimited => {
+            let quota = "[policy]\nquota = { keys_per_second = 500, in_flight_max = 100 }\n";
+            refrain(&refrain_binary()?, &file, quota)
+        }
         Front::OtherMemory => refrain(other()?, "memory:", ""),
         Front::OtherFile => refrain(other()?, &file, ""),
     }

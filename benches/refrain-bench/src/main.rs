@@ -25,6 +25,7 @@ mod messages;
 mod peers;
 mod postgres;
 mod postgres_sweep;
+mod quota;
 mod raw_log;
 mod raw_postgres;
 mod raw_redis;
@@ -48,7 +49,7 @@ use report::Report;
 /// Name and function of a benchmark.
 type Benchmark = (&'static str, fn(&Setup, &mut Report) -> Result<()>);
 
-const BENCHMARKS: [Benchmark; 13] = [
+const BENCHMARKS: [Benchmark; 14] = [
     ("chaos", chaos::run),
     ("compare", compare::run),
     ("http", http::run),
@@ -56,6 +57,7 @@ const BENCHMARKS: [Benchmark; 13] = [
     ("messages", messages::run),
     ("postgres", postgres::run),
     ("postgres-sweep", postgres_sweep::run),
+    ("quota", quota::run),
     ("redis", redis::run),
     ("store", store::run),
     ("store-million", store_million::run),
@@ -73,6 +75,7 @@ const BENCHMARKS: [Benchmark; 13] = [
 /// messages: a NATS and a Redis consumer with deduplication against the same without it; memory per key.
 /// postgres: the PostgreSQL store against raw batched statements.
 /// postgres-sweep: slowest operations of the PostgreSQL store while a million records are swept.
+/// quota: p99 of a calm client beside a flood that is refused by its quota, against its p99 alone.
 /// redis: the Redis store against raw scripts, with appendfsync everysec and always.
 /// store: the embedded store against a raw log in the same run.
 /// store-million: size and opening time of the embedded store with a million records.

@@ -283,6 +283,12 @@ impl Engine {
         &self.inner.tally
     }
 
+    /// Whether requests need to be admitted within a quota.
+    #[cfg(feature = "http")]
+    pub(crate) fn has_quota(&self) -> bool {
+        self.inner.quotas.get().is_some()
+    }
+
     /// Number of claims that this engine holds now.
     #[must_use]
     pub fn running(&self) -> usize {

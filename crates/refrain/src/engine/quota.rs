@@ -400,11 +400,6 @@ impl Engine {
         scopes
     }
 
-    /// Whether requests need to be admitted.
-    pub(crate) fn has_quota(&self) -> bool {
-        self.inner.quotas.get().is_some()
-    }
-
     /// Admits a request, or says which limit of its scope is used up. `Ok(None)` if its scope is not counted.
     pub(crate) fn admit(&self, scope: &Scope) -> Result<Option<Admission>, OverQuota> {
         let Some(quotas) = self.inner.quotas.get() else {

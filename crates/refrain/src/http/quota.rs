@@ -7,34 +7,9 @@ use std::task::Poll;
 use super::{
     body::{Carried, Guarded},
     extract, problem,
-    request::{MatchedRequest, RequestState, StateOf, poll_once},
+    request::{MatchedRequest, QuotaState, RequestState, StateOf, poll_once},
 };
-use crate::{
-    Key, RecordId, Result, Scope,
-    engine::{Admission, OverQuota},
-};
-
-/// Whether a request was admitted within the quota of its scope.
-#[derive(Debug, Default)]
-pub(super) enum QuotaState {
-    /// Not asked yet.
-    #[default]
-    Unchecked,
-    /// Within the quota; the admission is kept until the claim is decided.
-    Admitted(Option<Admission>),
-    /// A duplicate of a record, which needs no admission.
-    Duplicate,
-}
-
-impl QuotaState {
-    /// Takes the admission, to keep it with the claim.
-    pub(super) fn take(&mut self) -> Option<Admission> {
-        match self {
-            Self::Admitted(admission) => admission.take(),
-            Self::Unchecked | Self::Duplicate => None,
-        }
-    }
-}
+use crate::{Key, RecordId, Result, Scope, engine::OverQuota};
 
 impl<S> MatchedRequest<S> {
     /// Admits a request by its head, and then reads its body.

@@ -36,7 +36,6 @@ use super::{
     observe::observe,
     probe::HttpProbe,
     problem::{self, Code, Problem},
-    quota::QuotaState,
     reply,
     report::DecisionReport,
     run::DetachedExecution,
@@ -45,7 +44,7 @@ use super::{
 };
 use crate::{
     Error, ErrorKind, Intent, Key, Operation, Outcome, RecordId, Verdict,
-    engine::{ClaimReply, ClaimResult, Count, Guard},
+    engine::{Admission, ClaimReply, ClaimResult, Count, Guard},
     policy::{Match, Mode, OnStoreFailure},
     receipts::{Standing, Witness},
     record::Doubt,
@@ -189,6 +188,28 @@ fn passed<R>(mut response: Response<R>, served: Duration, decision: Decision) ->
 impl<F, R: Send, E: Send> fmt::Debug for ResponseFuture<F, R, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ResponseFuture")
+    }
+}
+
+/// Whether a request was admitted within the quota of its scope.
+#[derive(Debug, Default)]
+pub(super) enum QuotaState {
+    /// Not asked yet.
+    #[default]
+    Unchecked,
+    /// Within the quota; the admission is kept until the claim is decided.
+    Admitted(Option<Admission>),
+    /// A duplicate of a record, which needs no admission.
+    Duplicate,
+}
+
+impl QuotaState {
+    /// Takes the admission, to keep it with the claim.
+    pub(super) fn take(&mut self) -> Option<Admission> {
+        match self {
+            Self::Admitted(admission) => admission.take(),
+            Self::Unchecked | Self::Duplicate => None,
+        }
     }
 }
 

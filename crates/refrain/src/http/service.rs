@@ -21,9 +21,8 @@ use super::{
     layer::{LayerState, Prefix, Reported},
     lookup, observe, pages,
     problem::Problem,
-    quota::QuotaState,
     report::DecisionReport,
-    request::{MatchedRequest, RequestState, ResponseFuture},
+    request::{MatchedRequest, QuotaState, RequestState, ResponseFuture},
 };
 use crate::{
     Error, ErrorKind, Key, Operation, RecordId, Result,
