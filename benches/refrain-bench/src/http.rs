@@ -15,7 +15,7 @@ use crate::{
     load::{Keys, Load},
     peers::{self, Peer, refrain_binary},
     report::{Need, Report},
-    telemetry,
+    telemetry::{self, Collector},
 };
 
 const MEASURED: usize = 0;
@@ -46,6 +46,10 @@ pub(crate) enum Front {
     FileWatched,
     /// As `File`, with a quota of 500 keys a second.
     FileLimited,
+    /// The proxy of the build that `--traced` names: without traces, with traces, and with a collector that is down.
+    Untraced,
+    Traced,
+    TracedInVain,
     /// The proxy of the build that `--other` names.
     OtherMemory,
     OtherFile,
@@ -150,7 +154,13 @@ fn try_round(setup: &Setup, front: Front, connections: u64, keys: Keys) -> Resul
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let upstream = listener.local_addr()?;
         let serving = tokio::spawn(peers::serve(listener));
-        let measured = measured(setup, front, upstream, folder.path())?;
+        let collector = match front {
+            Front::Traced => Some(Collector::start().await?),
+            Front::TracedInVain => Some(Collector::absent().await?),
+            _ => None,
+        };
+        let address = collector.as_ref().map(Collector::address);
+        let measured = measured(setup, front, upstream, address, folder.path())?;
         let watching = match (front, measured.admin) {
             (Front::FileWatched, Some(admin)) => Some(telemetry::watch(admin).await?),
             _ => None,
@@ -165,6 +175,9 @@ fn try_round(setup: &Setup, front: Front, connections: u64, keys: Keys) -> Resul
         if let Some(watching) = watching {
             watching.end().await?;
         }
+        if let Some(collector) = collector {
+            collector.end().await?;
+        }
         round
     });
     round.with_context(|| format!("{front:?}"))
@@ -175,8 +188,13 @@ pub(crate) fn measured(
     setup: &Setup,
     front: Front,
     upstream: SocketAddr,
+    collector: Option<SocketAddr>,
     folder: &Path,
 ) -> Result<Peer> {
+    let traced = || {
+        let traced = setup.options.traced.as_deref();
+        traced.context("no build with the feature otel was named")
+    };
     let other = || {
         setup
             .options
@@ -186,6 +204,8 @@ pub(crate) fn measured(
     };
     let file = format!("file:{}", folder.join("records").display());
     let log = format!("access_log = {:?}\n", folder.join("access.log"));
+    let endpoint = collector.map(|it| format!("otlp_endpoint = \"http://{it}\"\n"));
+    let endpoint = endpoint.unwrap_or_default();
     let refrain = |binary: &Path, store: &str, lines: &str| {
         Peer::refrain(binary, MEASURED, upstream, store, folder, lines)
     };
@@ -199,6 +219,9 @@ pub(crate) fn measured(
         Front::FileLimited => {
             let quota = "[policy]\nquota = { keys_per_second = 500, in_flight_max = 100 }\n";
             refrain(&refrain_binary()?, &file, quota)
+        }
+        Front::Untraced | Front::Traced | Front::TracedInVain => {
+            refrain(traced()?, &file, &endpoint)
         }
         Front::OtherMemory => refrain(other()?, "memory:", ""),
         Front::OtherFile => refrain(other()?, &file, ""),

@@ -85,7 +85,7 @@ fn round(setup: &Setup, has_flood: bool) -> Result<(Round, Option<f64>)> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let upstream = listener.local_addr()?;
         let serving = tokio::spawn(peers::serve(listener));
-        let measured = http::measured(setup, Front::FileLimited, upstream, folder.path())?;
+        let measured = http::measured(setup, Front::FileLimited, upstream, None, folder.path())?;
         let connect = async |client| Client::connect(measured.address, client).await;
         let until = Instant::now() + lasts;
         let mut flood = Vec::new();

@@ -213,7 +213,7 @@ fn start(args: &Args) -> Result<(), Failure> {
 async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
     // Before the ports are open: from here on a signal stops the proxy in order.
     let (mut signals, mut told) = (Signals::new()?, Signals::new()?);
-    let (token, reader_token) = admin_tokens(settings.admin)?;
+    let (token, reader_token) = admin_tokens(settings.admin, &settings.admin_hosts)?;
     // Claims are kept in the last store named.
     let truth = settings.store.last().map_or("", Address::as_str);
     let metrics = Metrics::new(&settings.policy, truth);
@@ -245,8 +245,10 @@ async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
         is_draining: is_draining.clone(),
         token,
         reader_token,
+        hosts: settings.admin_hosts.clone(),
         configuration: serde_json::to_value(settings).unwrap_or_default(),
         workers: None,
+        search_time: admin::SEARCH_TIME,
     };
     // The admin address serves until the very end, so that draining can be watched.
     let admin = tokio::spawn(admin::serve(door, admin, std::future::pending()));
@@ -285,24 +287,15 @@ fn tell(settings: &Settings, line: impl std::fmt::Display) {
     }
 }
 
-/// The admin token, which is required if the admin address is not a loopback one; and the token that only reads.
+/// The admin token, which is required if the admin address is not a loopback one or has further host names; and the token that only reads.
 pub(crate) fn admin_tokens(
     address: SocketAddr,
+    hosts: &[String],
 ) -> Result<(Option<String>, Option<String>), Failure> {
     let token = token("admin_token")?;
     let reader = self::token("admin_reader_token")?;
-    if token.is_none() && !address.ip().is_loopback() {
-        let message = format!(
-            "refrain: the admin address {address} is reachable from other machines and needs a token; \
-             set REFRAIN_ADMIN_TOKEN or REFRAIN_ADMIN_TOKEN_FILE, or listen on 127.0.0.1"
-        );
-        return Err(Failure::Configuration(message));
-    }
-    if reader.is_some() && (token.is_none() || token == reader) {
-        let message = "refrain: REFRAIN_ADMIN_READER_TOKEN needs REFRAIN_ADMIN_TOKEN with another value; \
-                       set both, or unset REFRAIN_ADMIN_READER_TOKEN";
-        return Err(Failure::Configuration(message.into()));
-    }
+    admin::check_tokens(address, hosts, token.as_deref(), reader.as_deref())
+        .map_err(|error| Failure::Configuration(format!("refrain: {error}")))?;
     Ok((token, reader))
 }
 

@@ -92,8 +92,10 @@ struct EngineState {
     tally: Tally,
     /// Runtime of the background task, where leases are renewed and dropped guards are settled.
     post: BackgroundRuntime,
-    /// Limits the number of concurrent background probes.
+    /// Limits the number of concurrent background probes about records of this process.
     probes: Arc<Semaphore>,
+    /// Limits the number of concurrent background probes about records of earlier processes.
+    resumed_probes: Arc<Semaphore>,
     /// Where the probes of records of earlier processes come from.
     sources: ProbeSources,
     /// What the scopes may use, if that is limited.
@@ -207,6 +209,7 @@ impl Engine {
                 tally: Tally::default(),
                 post: BackgroundRuntime::default(),
                 probes: Arc::new(Semaphore::new(probe::PROBES_MAX)),
+                resumed_probes: Arc::new(Semaphore::new(probe::RESUMED_MAX)),
                 sources: ProbeSources::default(),
                 quotas: OnceLock::new(),
                 audit: OnceLock::new(),

@@ -34,10 +34,10 @@ pub use trace::TraceContext;
 
 mod quota;
 
-mod report;
-
 mod request;
 pub use request::ResponseFuture;
+
+mod report;
 
 pub mod extract;
 

@@ -147,7 +147,7 @@ async fn run_background(engine: RunningMark) {
             counting.spawn(count_usage(inner.clone()));
         }
         let _ended = resuming.try_join_next();
-        if resuming.is_empty() && !inner.sources.is_empty() {
+        if resuming.is_empty() {
             resuming.spawn(resume::run(Arc::downgrade(&inner)));
         }
     }

@@ -1,4 +1,4 @@
-//! At the end of each request: reports its decision to the observer.
+//! At the end of all states: reports a request and its decision to the observer.
 
 use std::sync::Arc;
 
@@ -21,6 +21,8 @@ struct ReportedRequest {
     target: Uri,
     traceparent: Option<HeaderValue>,
     trace: Option<TraceContext>,
+    /// Whether it waited for another request.
+    waited: bool,
 }
 
 impl DecisionReport {
@@ -40,7 +42,15 @@ impl DecisionReport {
             target: shared.uri(head).into_owned(),
             traceparent: extract::traceparent(&head.headers).cloned(),
             trace: head.extensions.get().copied(),
+            waited: false,
         }))))
+    }
+
+    /// Notes that the request waited for another one.
+    pub(super) fn note_waited(&mut self) {
+        if let Some(request) = &mut self.0 {
+            request.waited = true;
+        }
     }
 
     /// Reports the response; `None` if the service failed.
@@ -56,7 +66,6 @@ impl DecisionReport {
         let reported = DecidedRequest {
             response: Some((response.status(), response.headers())),
             served: body.served,
-            waited: body.waited,
             ..request.decided(body.decision.unwrap_or(Decision::Passed))
         };
         request.observer.decided(&reported);
@@ -73,9 +82,10 @@ impl ReportedRequest {
             response: None,
             traceparent: self.traceparent.as_ref(),
             trace: self.trace,
+            since: self.since,
             took: self.since.elapsed(),
             served: None,
-            waited: false,
+            waited: self.waited,
         }
     }
 }

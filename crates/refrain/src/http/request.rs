@@ -15,8 +15,12 @@
 
 use std::{
     fmt,
+    future::poll_fn,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     task::{Context, Poll, Waker, ready},
     time::Duration,
 };
@@ -46,7 +50,6 @@ use crate::{
     Error, ErrorKind, Intent, Key, Operation, Outcome, RecordId, Verdict,
     engine::{Admission, ClaimReply, ClaimResult, Count, Guard},
     policy::{Match, Mode, OnStoreFailure},
-    receipts::{Standing, Witness},
     record::Doubt,
 };
 
@@ -74,7 +77,7 @@ pin_project! {
         ReadingBody { next: NextState<F, R, E> },
         /// Known: key, scope, fingerprint and credential. The store has not replied, or a request in flight is waited for.
         /// Durable: perhaps the claim. A disconnect releases it, because nothing was executed for it.
-        Claiming { next: NextState<F, R, E> },
+        Claiming { next: NextState<F, R, E>, waited: Arc<AtomicBool> },
         /// Known: the claim failed, so it is not known whether the request is a duplicate.
         /// Durable: perhaps the claim, which the engine releases once the store answers.
         Unclaimed { next: NextState<F, R, E> },
@@ -99,17 +102,6 @@ impl<F, R: Send + 'static, E: Send + 'static> RequestState<F, R, E> {
     pub(super) fn replied(response: Response<Body<R>>) -> Self {
         let reply = Some(Ok(Box::new(response)));
         Self::Replied { reply }
-    }
-
-    /// The same state; a reply notes whether the request waited for another one.
-    fn with_waited(mut self, has_waited: bool) -> Self {
-        if let Self::Replied {
-            reply: Some(Ok(response)),
-        } = &mut self
-        {
-            response.body_mut().waited = has_waited;
-        }
-        self
     }
 }
 
@@ -147,8 +139,14 @@ where
         let mut this = self.project();
         let reply = loop {
             let next = match this.state.as_mut().project() {
+                StateProjection::Claiming { next, waited } => {
+                    let polled = next.as_mut().poll(context);
+                    if let Some(report) = this.report.as_mut().filter(|_| waited.load(Relaxed)) {
+                        report.note_waited();
+                    }
+                    ready!(polled)
+                }
                 StateProjection::ReadingBody { next }
-                | StateProjection::Claiming { next }
                 | StateProjection::Unclaimed { next }
                 | StateProjection::LookingUp { next }
                 | StateProjection::Observing { next } => ready!(next.as_mut().poll(context)),
@@ -263,7 +261,8 @@ impl<S> MatchedRequest<S> {
         S: Guarded<B, R>,
     {
         let share = Share::refusable(&self.shared.budget);
-        let mut reading = BodyReader::new(body, self.request_bytes_max(), share);
+        let bytes_max = self.shared.request_bytes_max(&self.found.operation);
+        let mut reading = BodyReader::new(body, bytes_max, share);
         if let Poll::Ready(read) = poll_once(&mut reading) {
             return self.body_read(key, read);
         }
@@ -319,14 +318,19 @@ impl<S> MatchedRequest<S> {
         if let Poll::Ready(claimed) = poll_once(&mut claim) {
             return self.claimed::<B, R>(claimed, record, body);
         }
-        let claim = Box::new(claim);
+        let mut claim = Box::new(claim);
+        let waited = Arc::new(AtomicBool::new(claim.has_waited()));
+        let noted = waited.clone();
         let next = Box::pin(async move {
-            let claimed = claim.await;
-            let has_waited = claimed.has_waited;
-            let state = self.claimed::<B, R>(claimed, record, body);
-            state.with_waited(has_waited)
+            let claimed = poll_fn(|context| {
+                let polled = Pin::new(&mut *claim).poll(context);
+                noted.store(claim.has_waited(), Relaxed);
+                polled
+            });
+            let claimed = claimed.await;
+            self.claimed::<B, R>(claimed, record, body)
         });
-        RequestState::Claiming { next }
+        RequestState::Claiming { next, waited }
     }
 
     /// Executes the operation if the claim was granted, and otherwise replies.
@@ -471,11 +475,15 @@ async fn may_pass(
     error: &Error,
 ) -> Result<(), Box<Problem>> {
     let is_unaudited = error.kind() == ErrorKind::Unaudited;
-    let cause = match is_unaudited {
-        true => "the audit log",
-        false => "the store or the receipts",
-    };
-    crate::log_rarely!(error, operation = %operation.name, %error, "a claim failed because of {cause}");
+    let name = &operation.name;
+    match is_unaudited {
+        true => {
+            crate::log_rarely!(error, by = name, operation = %name, %error, "a claim failed because of the audit log");
+        }
+        false => {
+            crate::log_rarely!(error, by = name, operation = %name, %error, "a claim failed because of the store or the receipts");
+        }
+    }
     if !is_unaudited && operation.on_store_failure == OnStoreFailure::Refuse {
         return Err(Box::new(problem::no_store()));
     }
@@ -540,21 +548,16 @@ impl<S> MatchedRequest<S> {
         extract::find_key(&operation.key, operation.syntax, head, &uri, &content)
     }
 
-    /// Whether a retry later learns the outcome: a receipt appears, or the key is released once the attempt can no longer commit.
+    /// Whether a later retry learns the outcome. This one neither released nor replaced the attempt, so no attempts are
+    /// left, or the attempt may still commit.
     fn will_be_known(&self, doubt: &Doubt) -> bool {
-        let is_unproven = |witness: &Arc<Witness>| witness.standing() == Standing::Unproven;
-        let witness = self.shared.witness(&self.found.operation);
-        !doubt.settle_left.is_zero() && witness.is_some_and(is_unproven)
-    }
-
-    /// The cap for request bodies: a body that never fits into the budget is over the cap, too.
-    fn request_bytes_max(&self) -> usize {
-        let fits = self.shared.budget.body_bytes_max();
-        self.found.operation.request_bytes_max.min(fits)
+        let (found, may_commit) = (&self.found, !doubt.settle_left.is_zero());
+        self.shared
+            .will_be_known(&found.operation, may_commit, false)
     }
 
     fn too_large(&self) -> Problem {
-        let bytes_max = self.request_bytes_max();
+        let bytes_max = self.shared.request_bytes_max(&self.found.operation);
         let detail = format!("The body may have at most {bytes_max} bytes.");
         Problem::new(Code::RequestTooLarge, detail)
     }
