@@ -1,13 +1,16 @@
 //! HTTP client for the addresses of a running command: the proxy's admin address, or the control address of `chaos`.
 
-use std::{fmt, time::Duration};
+use std::{
+    fmt,
+    time::{Duration, UNIX_EPOCH},
+};
 
 use bytes::Bytes;
-use http::{Method, Request, StatusCode, Uri, header};
+use http::{Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use refrain::policy::redacted;
+use refrain::policy::{File, Secrets, redacted};
 use serde_json::{Value, json};
 use tokio::{net::TcpStream, task::JoinSet, time::timeout};
 
@@ -15,6 +18,7 @@ use crate::settings;
 
 const REFUSED: u8 = 1;
 const USAGE: u8 = 2;
+const BAD_CONFIGURATION: u8 = 64;
 const UNREACHABLE: u8 = 69;
 
 const PORT_DEFAULT: u16 = 80;
@@ -47,6 +51,8 @@ pub(crate) const ADMIN: ControlEndpoint = ControlEndpoint {
 #[derive(Debug)]
 pub(crate) enum RequestError {
     Usage(String),
+    /// `refrain.toml`, which has the address, is invalid.
+    Configuration(String),
     Unreachable(String),
     /// The server refused the request, with the reason and the fix.
     Refused {
@@ -64,6 +70,7 @@ impl RequestError {
     pub(crate) fn code(&self) -> u8 {
         match self {
             Self::Usage(_) => USAGE,
+            Self::Configuration(_) => BAD_CONFIGURATION,
             Self::Unreachable(_) => UNREACHABLE,
             Self::Refused { status, .. } => match *status {
                 StatusCode::SERVICE_UNAVAILABLE => UNREACHABLE,
@@ -77,7 +84,7 @@ impl RequestError {
     /// Whether the same request may succeed later.
     pub(crate) fn is_temporary(&self) -> bool {
         match self {
-            Self::Usage(_) => false,
+            Self::Usage(_) | Self::Configuration(_) => false,
             Self::Unreachable(_) => true,
             Self::Refused { status, .. } => status.is_server_error(),
         }
@@ -85,7 +92,9 @@ impl RequestError {
 
     pub(crate) fn json(&self) -> Value {
         match self {
-            Self::Usage(error) | Self::Unreachable(error) => json!({ "error": error }),
+            Self::Usage(error) | Self::Configuration(error) | Self::Unreachable(error) => {
+                json!({ "error": error })
+            }
             Self::Refused { error, fix, .. } => json!({ "error": error, "fix": fix }),
         }
     }
@@ -94,7 +103,9 @@ impl RequestError {
 impl fmt::Display for RequestError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Usage(error) | Self::Unreachable(error) => f.write_str(error),
+            Self::Usage(error) | Self::Configuration(error) | Self::Unreachable(error) => {
+                f.write_str(error)
+            }
             Self::Refused { error, fix, .. } => write!(f, "{error}; {fix}"),
         }
     }
@@ -109,6 +120,22 @@ pub(crate) struct Client {
     token: Option<String>,
 }
 
+/// The admin address in the `refrain.toml` of this folder, if there is one.
+fn admin_of_file() -> Result<Option<String>, RequestError> {
+    let Some(file) = settings::config(None) else {
+        return Ok(None);
+    };
+    let read = File::read_with(&file, Secrets::Nothing, &[]);
+    let settings = read.map_err(|error| {
+        let message = format!(
+            "{error}\nfix the file, or pass the address with {}",
+            ADMIN.flag
+        );
+        RequestError::Configuration(message)
+    })?;
+    Ok(Some(settings.admin.to_string()))
+}
+
 impl Client {
     pub(crate) fn new(
         place: &'static ControlEndpoint,
@@ -119,7 +146,10 @@ impl Client {
             let value = settings::value(name, flag);
             value.map_err(|failure| RequestError::usage(failure.to_string()))
         };
-        let address = given(place.setting, address)?;
+        let address = match given(place.setting, address)? {
+            None if place.setting == ADMIN.setting => admin_of_file()?,
+            address => address,
+        };
         // The proxy's own setting is host and port alone.
         let address = address.map(|it| match it.contains("://") {
             true => it,
@@ -159,6 +189,25 @@ impl Client {
         self.send_request(Method::GET, path, None).await
     }
 
+    /// As [`get`](Self::get), with the time in the response's `Date`, since 1970.
+    pub(crate) async fn get_dated(
+        &self,
+        path: &str,
+    ) -> Result<(Option<Duration>, Value), RequestError> {
+        let response = self.respond(Method::GET, path, None).await?;
+        let date = response.headers().get(header::DATE);
+        let date = date.and_then(|it| httpdate::parse_http_date(it.to_str().ok()?).ok());
+        let date = date.and_then(|it| it.duration_since(UNIX_EPOCH).ok());
+        Ok((date, self.read(response)?))
+    }
+
+    /// Whether a proxy or layer serves this address: it has the page of a problem.
+    pub(crate) async fn is_refrain(&self) -> bool {
+        let page = format!("{}outcome-unknown", refrain::http::PROBLEMS_PATH);
+        let response = self.respond(Method::GET, &page, None).await;
+        response.is_ok_and(|it| it.status().is_success())
+    }
+
     pub(crate) async fn post(&self, path: &str, body: &Value) -> Result<Value, RequestError> {
         self.send_request(Method::POST, path, Some(body)).await
     }
@@ -173,13 +222,27 @@ impl Client {
         path: &str,
         body: Option<&Value>,
     ) -> Result<Value, RequestError> {
+        let response = self.respond(method, path, body).await?;
+        self.read(response)
+    }
+
+    async fn respond(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Response<Bytes>, RequestError> {
         let request = self.build_request(method, path, body)?;
-        let (status, body) = match timeout(PATIENCE, self.send(request)).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(error)) => return Err(self.unreachable(&format!("{error:#}"))),
-            Err(_) => return Err(self.unreachable("timed out")),
-        };
-        let answer: Option<Value> = serde_json::from_slice(&body).ok();
+        match timeout(PATIENCE, self.send(request)).await {
+            Ok(Ok(response)) => Ok(response),
+            Ok(Err(error)) => Err(self.unreachable(&format!("{error:#}"))),
+            Err(_) => Err(self.unreachable("timed out")),
+        }
+    }
+
+    fn read(&self, response: Response<Bytes>) -> Result<Value, RequestError> {
+        let status = response.status();
+        let answer: Option<Value> = serde_json::from_slice(response.body()).ok();
         match (status.is_success(), answer) {
             (true, Some(answer)) => Ok(answer),
             (false, Some(answer)) if answer["error"].is_string() => {
@@ -223,7 +286,7 @@ impl Client {
         request.map_err(|error| RequestError::usage(format!("cannot build the request: {error}")))
     }
 
-    async fn send(&self, request: Request<Full<Bytes>>) -> anyhow::Result<(StatusCode, Bytes)> {
+    async fn send(&self, request: Request<Full<Bytes>>) -> anyhow::Result<Response<Bytes>> {
         let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         // Aborted on drop.
@@ -232,7 +295,7 @@ impl Client {
         let (head, body) = sender.send_request(request).await?.into_parts();
         let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
         let body = body.map_err(|error| anyhow::anyhow!("{error}"))?;
-        Ok((head.status, body.to_bytes()))
+        Ok(Response::from_parts(head, body.to_bytes()))
     }
 
     /// What is wrong with the token, and how to set it.

@@ -13,8 +13,10 @@ mod check;
 mod client;
 mod completions;
 mod demo;
+mod doctor;
 mod explain;
 mod key;
+mod man;
 mod mcp;
 mod migrate;
 mod output;
@@ -78,6 +80,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
   refrain plan openapi.yaml             find operations that need keys; write policy, page for clients, tests
   refrain check refrain.toml            print what the file guards, and how
   refrain check refrain.toml --report   review the file: what is done, and what is open
+  refrain doctor                        find what will go wrong on this machine, with the fix
   refrain lint src                      find code that may execute an effect twice
   refrain explain outcome-unknown       explain a problem code, and what to do
   refrain key --entity invoice-7 --action pay --params @payment.json
@@ -110,6 +113,7 @@ enum Command {
     Init(init::Args),
     Plan(plan::Args),
     Check(check::Args),
+    Doctor(doctor::Args),
     Lint(lint::Args),
     Key(key::Args),
     Explain(explain::Args),
@@ -121,6 +125,7 @@ enum Command {
     Skill(skill::Args),
     Mcp(mcp::Args),
     Completions(completions::Args),
+    Man(man::Args),
     /// Kill the proxy of a demo that has ended
     #[command(hide = true)]
     DemoWatch,
@@ -141,6 +146,7 @@ fn main() -> ExitCode {
         Command::Init(args) => init::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Check(args) => check::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Lint(args) => lint::run(&args),
         Command::Key(args) => key::run(&args),
         Command::Explain(args) => explain::run(&args),
@@ -152,6 +158,7 @@ fn main() -> ExitCode {
         Command::Skill(args) => skill::run(&args),
         Command::Mcp(args) => mcp::run(&args),
         Command::Completions(args) => completions::run(&args, Cli::command()),
+        Command::Man(args) => man::run(&args, Cli::command()),
         Command::DemoWatch => demo::watch::run(),
     };
     done.unwrap_or_else(|error| {

@@ -31,11 +31,13 @@ use tracing_subscriber::{
 
 use crate::{
     output::{complain, say},
-    settings::{self, Flags, Loaded},
+    settings::{self, Flags},
 };
 
 mod greeting;
 mod receipts;
+
+use greeting::Origin;
 
 #[cfg_attr(not(feature = "otel"), path = "proxy/traces_off.rs")]
 mod traces;
@@ -54,7 +56,8 @@ const UNAVAILABLE: u8 = 69;
                                         listen on a free port, and print it
   refrain proxy --upstream http://127.0.0.1:3000 --access-log stdout
                                         print one JSON line for each request
-  refrain proxy --config refrain.toml   use your own policy; `refrain check` explains it
+  refrain proxy                         use the refrain.toml of this folder; `refrain check` explains it
+  refrain proxy --config payments.toml  use another file
 
 Flags override the environment (REFRAIN_UPSTREAM, REFRAIN_LISTEN, REFRAIN_ADMIN, REFRAIN_STORE, REFRAIN_AUDIT_LOG,
 REFRAIN_ACCESS_LOG, REFRAIN_LOG;
@@ -82,7 +85,7 @@ pub(crate) struct Args {
     /// Address of the dashboard, health checks, metrics and the records API [default: 127.0.0.1:8378]
     #[arg(long, value_name = "ADDRESS")]
     admin: Option<String>,
-    /// Configuration file (refrain.toml)
+    /// Configuration file [default: refrain.toml, if it exists]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Log level on standard error: error, warn, info, debug or trace [default: warn]
@@ -156,10 +159,10 @@ impl From<StartError> for Failure {
         match error {
             StartError::NoUpstream => Self::Configuration(
                 "refrain: no upstream; pass --upstream http://HOST:PORT, \
-                 or --config FILE with `upstream`"
+                 or write `upstream` into refrain.toml"
                     .into(),
             ),
-            StartError::Store(error) => error.into(),
+            StartError::Store(error) | StartError::Tokens(error) => error.into(),
             error => Self::Unavailable(error.to_string()),
         }
     }
@@ -182,8 +185,9 @@ impl From<refrain::Error> for Failure {
 
 fn start(args: &Args) -> Result<(), Failure> {
     let otlp_endpoint = traces::endpoint()?;
+    let config = settings::config(args.config.as_deref());
     let loaded = settings::load(
-        args.config.as_deref(),
+        config.as_deref(),
         Secrets::Operations,
         &Flags {
             listen: args.listen.as_deref(),
@@ -205,12 +209,14 @@ fn start(args: &Args) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let said = args.config.is_none().then(|| loaded.as_file());
-    let Loaded { settings, .. } = loaded;
-    runtime.block_on(serve(&settings, said.as_deref()))
+    let origin = match &config {
+        Some(file) => Origin::File(file),
+        None => Origin::Flags(loaded.as_file()),
+    };
+    runtime.block_on(serve(&loaded.settings, &origin))
 }
 
-async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
+async fn serve(settings: &Settings, origin: &Origin<'_>) -> Result<(), Failure> {
     // Before the ports are open: from here on a signal stops the proxy in order.
     let (mut signals, mut told) = (Signals::new()?, Signals::new()?);
     let (token, reader_token) = admin_tokens(settings.admin, &settings.admin_hosts)?;
@@ -252,7 +258,7 @@ async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
     };
     // The admin address serves until the very end, so that draining can be watched.
     let admin = tokio::spawn(admin::serve(door, admin, std::future::pending()));
-    greeting::print(settings, address, admin_address, &engine, said);
+    greeting::print(settings, address, admin_address, &engine, origin);
     let insisted = async {
         told.next().await;
         told.next().await;

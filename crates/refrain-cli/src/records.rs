@@ -48,10 +48,11 @@ const BODY_BYTES_MAX: u64 = 8 << 20;
                                                       many unknown outcomes; with --yes instead of --dry-run it resolves them
   refrain records erase 3f2a… --reason 'test data'    a retry executes again
 
-The admin address of the proxy: --admin, or REFRAIN_ADMIN, or http://127.0.0.1:8378.
+The admin address of the proxy: --admin, or REFRAIN_ADMIN, or `admin` in the refrain.toml of this folder, or
+http://127.0.0.1:8378.
 The admin token, if the proxy requires one: --token, or REFRAIN_ADMIN_TOKEN, or the file that REFRAIN_ADMIN_TOKEN_FILE names.
 Exit codes: 0 done, 1 no such record, or not possible in its state, 2 wrong usage,
-69 admin address or store unreachable.")]
+64 invalid refrain.toml, 69 admin address or store unreachable.")]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Option<Command>,

@@ -49,9 +49,10 @@ const PLAIN_COLUMNS: usize = 120;
 Keys: q quit, p pause, u unknown outcomes only, arrows and page keys scroll.
 With NO_COLOR set, it uses no colors. Without a terminal, it prints one frame and exits.
 
-The admin address of the proxy: --admin, or REFRAIN_ADMIN, or http://127.0.0.1:8378.
+The admin address of the proxy: --admin, or REFRAIN_ADMIN, or `admin` in the refrain.toml of this folder, or
+http://127.0.0.1:8378.
 The admin token, if the proxy requires one: --token, or REFRAIN_ADMIN_TOKEN, or the file that REFRAIN_ADMIN_TOKEN_FILE names.
-Exit codes: 0 done, also after Ctrl-C, 2 wrong usage or token, 69 admin address unreachable at the start.")]
+Exit codes: 0 done, also after Ctrl-C, 2 wrong usage or token, 64 invalid refrain.toml, 69 admin address unreachable at the start.")]
 pub(crate) struct Args {
     /// Admin address of the proxy
     #[arg(long, value_name = "URL")]

@@ -9,7 +9,7 @@ use refrain::policy::schemes::brokers;
 #[test]
 fn the_command_explains_itself() {
     let version = concat!("refrain ", env!("CARGO_PKG_VERSION"));
-    let cases: [(&[&str], i32, &[&str]); 17] = [
+    let cases: [(&[&str], i32, &[&str]); 19] = [
         (
             &["--help"],
             0,
@@ -38,6 +38,12 @@ fn the_command_explains_itself() {
         (&["key", "--help"], 0, &["Examples:", "--params", "@FILE"]),
         (&["explain", "--help"], 0, &["Examples:", "--json"]),
         (&["completions", "--help"], 0, &["Examples:", "fish"]),
+        (
+            &["doctor", "--help"],
+            0,
+            &["Examples:", "--probe", "--strict"],
+        ),
+        (&["man", "--help"], 0, &["Examples:", "man1"]),
         (&["key", "--entity", "a"], 2, &["--action", "--params"]),
         (
             &["records", "--help"],

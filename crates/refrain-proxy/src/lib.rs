@@ -15,6 +15,7 @@ mod dashboard;
 mod descriptors;
 mod forward;
 mod headers;
+mod jwks;
 mod pool;
 mod server;
 mod tunnel;

@@ -14,7 +14,8 @@ use std::{
 use refrain::{
     Engine,
     http::RefrainLayer,
-    policy::{ProxySettings, Settings},
+    jwt::{JwtKeys, JwtSettings, JwtVerifier},
+    policy::{ProxySettings, Settings, redacted},
 };
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -26,6 +27,7 @@ use crate::{
     clients::Clients,
     descriptors::Connections,
     forward::{Forward, Target},
+    jwks::HttpJwks,
     telemetry::Telemetry,
     wake_batch::WakeBatch,
     watch::{TICK, Watch},
@@ -47,6 +49,15 @@ pub enum StartError {
     NoUpstream,
     /// The store cannot keep the guarantees of the policy.
     Store(refrain::Error),
+    /// The tokens of requests cannot be verified as `[jwt]` says.
+    Tokens(refrain::Error),
+    /// The URL of the key set is unusable: invalid address, or no trusted certificate authority.
+    KeySet {
+        /// URL of the key set.
+        url: String,
+        /// Underlying error.
+        error: io::Error,
+    },
     /// The upstream is unusable: invalid address, or no trusted certificate authority.
     Upstream {
         /// URL of the upstream.
@@ -69,7 +80,8 @@ impl std::fmt::Display for StartError {
             Self::NoUpstream => {
                 f.write_str("no upstream is set; write upstream = \"http://HOST:PORT\"")
             }
-            Self::Store(error) => write!(f, "{error}"),
+            Self::Store(error) | Self::Tokens(error) => write!(f, "{error}"),
+            Self::KeySet { url, error } => write!(f, "jwks_url {url}: {error}"),
             Self::Upstream { url, error } => write!(f, "upstream {url}: {error}"),
             Self::Listen { address, error } if error.kind() == io::ErrorKind::AddrInUse => write!(
                 f,
@@ -115,11 +127,17 @@ impl Proxy {
         let target = Arc::new(Target::new(settings)?);
         let address = settings.listen;
         let listener = listen(address).map_err(|error| StartError::Listen { address, error })?;
+        let verifier = settings.jwt.as_ref().map(|jwt| verifier(jwt, settings));
+        let verifier = verifier.transpose()?;
         let layer = RefrainLayer::new(engine.clone(), settings.policy.clone())
             .with_problems(&settings.problems)
             .with_buffered_bytes_max(settings.proxy.buffered_bytes_max)
             .forwarding()
             .with_probes(Forward::new(&target));
+        let layer = match verifier {
+            Some(verifier) => layer.with_jwt(verifier),
+            None => layer,
+        };
         Ok(Self {
             listener,
             target,
@@ -176,6 +194,10 @@ impl Proxy {
         stop_at_once: impl Future<Output = ()>,
     ) -> io::Result<usize> {
         self.layer.report();
+        if let Some(verifier) = self.layer.jwt() {
+            // A failure is logged. Requests fetch again, and are refused until there are keys.
+            let _ = verifier.fetch().await;
+        }
         let (drain, draining) = watch::channel(false);
         let open = Arc::new(AtomicUsize::new(0));
         let threads = (0..self.threads()).map(|at| self.thread(at, &draining, &open));
@@ -273,6 +295,22 @@ impl Proxy {
             handle,
         })
     }
+}
+
+/// What verifies the tokens of requests.
+fn verifier(jwt: &JwtSettings, settings: &Settings) -> Result<JwtVerifier, StartError> {
+    let built = match &jwt.keys {
+        JwtKeys::Url(url) => {
+            let keys = HttpJwks::new(url, settings.proxy.connect_timeout);
+            let unusable = |error| StartError::KeySet {
+                url: redacted(url),
+                error,
+            };
+            JwtVerifier::fetching(jwt.clone(), keys.map_err(unusable)?)
+        }
+        _ => JwtVerifier::new(jwt.clone()),
+    };
+    built.map_err(StartError::Tokens)
 }
 
 fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {

@@ -34,6 +34,8 @@ pub use trace::TraceContext;
 
 mod quota;
 
+mod caller;
+
 mod request;
 pub use request::ResponseFuture;
 

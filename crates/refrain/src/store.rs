@@ -497,7 +497,7 @@ mod tests {
             search_time: Some(Duration::ZERO),
             ..Query::default()
         };
-        for expected in 1..=50 {
+        for expected in 1..50 {
             let page = list(&table(50), &query, |(), _| true, count, || true).unwrap();
             assert_eq!(read.get(), expected);
             query.after = page.next;

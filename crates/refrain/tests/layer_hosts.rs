@@ -103,7 +103,14 @@ fn earlier_intent(engine: &Engine, request: &Request<Body>, body: &str) -> Inten
     let headers = request.headers();
     let none = |_: &str| None;
     let operation = Operation::default();
-    let scope = extract::scope(&operation.scope, secret, headers, None, "", none).unwrap();
+    let input = extract::ScopeInput {
+        secret,
+        headers,
+        host: None,
+        credential: &operation.credential,
+        claims: None,
+    };
+    let scope = extract::scope(&operation.scope, &input, "", none).unwrap();
     let content = Content::new(None, body.as_bytes());
     let view = RequestView {
         method: request.method().as_str(),

@@ -27,6 +27,7 @@ pub(super) fn summary(name: &str, loaded: &Loaded, missing: &[String]) -> String
         settings.admin,
         crate::settings::stores(settings),
         quota(settings),
+        tokens(settings),
         workers(settings),
         relays(settings),
         aligned(&rows),
@@ -60,6 +61,28 @@ fn quota(settings: &Settings) -> String {
         true => format!("\nquota    {} for each scope", settings.quota),
         false => String::new(),
     }
+}
+
+/// Which tokens are valid.
+fn tokens(settings: &Settings) -> String {
+    let Some(jwt) = &settings.jwt else {
+        return String::new();
+    };
+    let issuers = match jwt.issuers.is_empty() {
+        true => "of any issuer".into(),
+        false => format!("of {}", list(&jwt.issuers, " or ")),
+    };
+    let audiences = match &jwt.audiences {
+        Some(audiences) => format!("for {}", list(audiences, " or ")),
+        None => "for any audience".into(),
+    };
+    format!(
+        "\ntokens   {issuers} {audiences}, in the header {}, signed with {} by a key from {}, leeway {}",
+        jwt.header,
+        list(&jwt.algorithms, ", "),
+        jwt.keys,
+        Span(jwt.leeway)
+    )
 }
 
 /// The workers that `refrain work` would run.
@@ -219,6 +242,7 @@ fn notes(operation: &Operation) -> String {
             !operation.keep.is_empty() || !operation.release.is_empty(),
             "own keep/release",
         ),
+        (operation.replay_probe.is_some(), "asks before replays"),
         (operation.probe.is_some(), "probe"),
         (operation.is_receipted(), "receipts"),
         (operation.accept_lossy_claims, "accepts lossy claims"),

@@ -1,6 +1,6 @@
 //! The text at start-up: addresses, store, guarded operations, and a command to try.
 
-use std::{fmt::Write as _, net::SocketAddr};
+use std::{fmt::Write as _, net::SocketAddr, path::Path};
 
 use super::receipts;
 use refrain::{
@@ -8,17 +8,29 @@ use refrain::{
     policy::{AccessLogTarget, Mode, Operation, Settings, units::Span},
 };
 
+/// Where the settings come from.
+#[derive(Debug)]
+pub(super) enum Origin<'a> {
+    /// A file, perhaps with overrides from flags and environment.
+    File(&'a Path),
+    /// Flags and environment alone, as the text of a refrain.toml.
+    Flags(String),
+}
+
 /// Prints everything in one write, so that programs that wait for the ports read whole lines.
 pub(super) fn print(
     settings: &Settings,
     listening: SocketAddr,
     admin: SocketAddr,
     engine: &Engine,
-    said: Option<&str>,
+    origin: &Origin<'_>,
 ) {
     let mut text = format!("listening on http://{listening}\nadmin on http://{admin}\n");
     let upstream = settings.upstream.as_deref().unwrap_or_default();
     let _ = writeln!(text, "upstream {upstream}");
+    if let Origin::File(file) = origin {
+        let _ = writeln!(text, "settings {}", file.display());
+    }
     let store = crate::settings::stores(settings);
     let _ = writeln!(text, "store {store} ({})", promise(engine));
     let losses = engine.store().losses();
@@ -57,10 +69,10 @@ pub(super) fn print(
         text,
         "\nsend this twice to try it:\n  curl -i http://{listening}/ -X POST -H 'Idempotency-Key: try-1' -d '{{}}'"
     );
-    if let Some(said) = said {
+    if let Origin::Flags(lines) = origin {
         let _ = writeln!(text, "\nthese settings as a refrain.toml:");
-        for said in said.lines() {
-            let _ = writeln!(text, "  {said}");
+        for line in lines.lines() {
+            let _ = writeln!(text, "  {line}");
         }
     }
     super::tell(settings, text);

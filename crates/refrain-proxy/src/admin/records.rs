@@ -242,9 +242,11 @@ fn missing_headers(admin: &Admin, operation: &str, head: &Parts) -> Vec<String> 
     let mut operations = admin.layer.policy().operations();
     let found = operations.find(|it| it.name == operation);
     let parts = found.into_iter().flat_map(|it| &it.scope);
+    let token = admin.layer.jwt().map(|it| it.settings().header.as_str());
     let names = parts.filter_map(|part| match part {
         ScopePart::Credential => Some("authorization"),
         ScopePart::Header(name) => Some(name.as_str()),
+        ScopePart::Jwt(_) => token,
         _ => None,
     });
     let is_missing = |name: &&str| !head.headers.contains_key(*name);

@@ -409,24 +409,28 @@ impl Engine {
         quotas.admit(ScopeDigest::derive(self.secret(), scope))
     }
 
-    /// Whether a request that was not admitted may go on, because its key has a record. Otherwise counts its refusal.
+    /// Whether a request that was not admitted may go on, because one of these records exists. Otherwise counts its refusal.
     ///
     /// A scope may look up only so many records of a shared store at a time; beyond that its requests are refused unseen.
-    pub(crate) async fn is_duplicate(&self, record: RecordId, over: &OverQuota) -> Result<bool> {
+    pub(crate) async fn is_duplicate(
+        &self,
+        records: &[RecordId],
+        over: &OverQuota,
+    ) -> Result<bool> {
         let store = &self.inner.store;
         let lookups_max = match store.guarantees().shared {
             true => LOOKUPS_MAX,
             false => u32::MAX,
         };
-        let found = match over.scope.look_up(lookups_max) {
-            Some(_looking) => store.read(record).await?,
-            None => None,
-        };
-        if found.is_none()
-            && let Some(quotas) = self.inner.quotas.get()
-        {
+        let looking = over.scope.look_up(lookups_max);
+        let mut is_found = false;
+        for (at, record) in records.iter().enumerate() {
+            let is_new = looking.is_some() && !is_found && !records[..at].contains(record);
+            is_found |= is_new && store.read(*record).await?.is_some();
+        }
+        if !is_found && let Some(quotas) = self.inner.quotas.get() {
             quotas.refused[over.kind as usize].fetch_add(1, Relaxed);
         }
-        Ok(found.is_some())
+        Ok(is_found)
     }
 }

@@ -10,6 +10,9 @@
 //! ```
 //!
 //! A scope that is over its quota adds a look-up of the record, as part of `ReadingBody` (`quota.rs`).
+//! With `scope = "jwt:CLAIM"`, `Verifying` comes before the body is read, or before the claim if the key is in the body.
+//! With `replay_probe`, `Confirming` comes between a claim that finds an outcome and the reply.
+//!
 //! Any state before `Running` can end in `Replied` with a problem. Most requests need no waiting before they run: the body
 //! has arrived, and the store replies at once. Such a request skips `ReadingBody` and `Claiming`, without a future for them.
 
@@ -34,12 +37,14 @@ use tower_service::Service;
 use super::{
     Decision, REFRAIN_OUTCOME,
     body::{Body, Carried, Guarded, OverBudget, Share, add_record, marked},
+    caller::{self, Confirmation},
     capture::{BodyReader, ReadBody, ReadResult},
     extract::{self, HeadKey},
     layer::LayerState,
     observe::observe,
     probe::HttpProbe,
     problem::{self, Code, Problem},
+    quota::QuotaState,
     reply,
     report::DecisionReport,
     run::DetachedExecution,
@@ -47,11 +52,14 @@ use super::{
     streamed,
 };
 use crate::{
-    Error, ErrorKind, Intent, Key, Operation, Outcome, RecordId, Verdict,
-    engine::{Admission, ClaimReply, ClaimResult, Count, Guard},
+    Engine, Error, ErrorKind, Intent, Key, Operation, Outcome, RecordId, Scope, Verdict,
+    engine::{ClaimReply, ClaimResult, Count, Guard},
+    jwt::VerifiedClaims,
     policy::{Match, Mode, OnStoreFailure},
     record::Doubt,
 };
+
+mod callers;
 
 type NextState<F, R, E> = Pin<Box<dyn Future<Output = RequestState<F, R, E>> + Send>>;
 
@@ -75,6 +83,13 @@ pin_project! {
         /// Known: the operation, and the key if the head has one. The body has not arrived completely.
         /// Durable: nothing. A disconnect ends the request.
         ReadingBody { next: NextState<F, R, E> },
+        /// Known: the operation and the key. The token of the request is verified, for which keys may have to be fetched;
+        /// or a record of an earlier version is looked for.
+        /// Durable: nothing. A disconnect ends the request.
+        Verifying { next: NextState<F, R, E> },
+        /// Known: the outcome of the first request. The upstream is asked whether the caller may see it.
+        /// Durable: as before. A disconnect ends the request.
+        Confirming { next: NextState<F, R, E> },
         /// Known: key, scope, fingerprint and credential. The store has not replied, or a request in flight is waited for.
         /// Durable: perhaps the claim. A disconnect releases it, because nothing was executed for it.
         Claiming { next: NextState<F, R, E>, waited: Arc<AtomicBool> },
@@ -147,6 +162,8 @@ where
                     ready!(polled)
                 }
                 StateProjection::ReadingBody { next }
+                | StateProjection::Verifying { next }
+                | StateProjection::Confirming { next }
                 | StateProjection::Unclaimed { next }
                 | StateProjection::LookingUp { next }
                 | StateProjection::Observing { next } => ready!(next.as_mut().poll(context)),
@@ -189,28 +206,6 @@ impl<F, R: Send, E: Send> fmt::Debug for ResponseFuture<F, R, E> {
     }
 }
 
-/// Whether a request was admitted within the quota of its scope.
-#[derive(Debug, Default)]
-pub(super) enum QuotaState {
-    /// Not asked yet.
-    #[default]
-    Unchecked,
-    /// Within the quota; the admission is kept until the claim is decided.
-    Admitted(Option<Admission>),
-    /// A duplicate of a record, which needs no admission.
-    Duplicate,
-}
-
-impl QuotaState {
-    /// Takes the admission, to keep it with the claim.
-    pub(super) fn take(&mut self) -> Option<Admission> {
-        match self {
-            Self::Admitted(admission) => admission.take(),
-            Self::Unchecked | Self::Duplicate => None,
-        }
-    }
-}
-
 /// A request that matched a guarded operation, on its way to a verdict.
 pub(super) struct MatchedRequest<S> {
     pub(super) shared: Arc<LayerState>,
@@ -218,6 +213,8 @@ pub(super) struct MatchedRequest<S> {
     pub(super) inner: S,
     pub(super) found: Match,
     pub(super) head: Parts,
+    /// The claims of its token, once it was verified.
+    pub(super) claims: Option<Box<VerifiedClaims>>,
     /// When the request began, or its body was read.
     pub(super) since: Instant,
     /// Whether it was admitted within the quota of its scope.
@@ -249,14 +246,18 @@ impl<S> MatchedRequest<S> {
             Ok(HeadKey::NeedsBody) => None,
             Err(error) => return self.refuse(&problem::invalid_key(&error)),
         };
-        match key {
-            Some(key) if self.shared.engine.has_quota() => self.admit_by_head(key, body),
-            key => self.read(key, body),
+        if key.is_some() && self.needs_verifying() {
+            return self.verify(|request| request.admit_by_head(key, body));
         }
+        self.admit_by_head(key, body)
     }
 
     /// Reads the body; `key` is the key in the head.
-    pub(super) fn read<B: Carried, R: Carried>(self, key: Option<Key>, body: B) -> StateOf<S, B, R>
+    pub(super) fn read_body<B: Carried, R: Carried>(
+        self,
+        key: Option<Key>,
+        body: B,
+    ) -> StateOf<S, B, R>
     where
         S: Guarded<B, R>,
     {
@@ -274,7 +275,7 @@ impl<S> MatchedRequest<S> {
         RequestState::ReadingBody { next }
     }
 
-    /// Finds the key, now that the body was read; `key` is the key in the head.
+    /// Finds the key and claims, now that the body was read; `key` is the key in the head.
     fn body_read<B: Carried, R: Carried>(
         self,
         key: Option<Key>,
@@ -289,22 +290,41 @@ impl<S> MatchedRequest<S> {
             Err(error) if error.is::<OverBudget>() => return self.refuse(&self.over_budget()),
             Err(error) => return self.refuse(&problem::unreadable(&error)),
         };
-        let intent = match self.intent(key, &body.bytes) {
-            Ok(Some(intent)) => intent,
+        let key = match self.key(key, &body.bytes) {
+            Ok(Some(key)) => key,
             Ok(None) => return self.pass(body.into_body::<B>(None), Decision::Passed),
             Err(problem) => return self.refuse(&problem),
         };
-        let record = self.shared.engine.record_id(&intent);
-        match self.quota {
-            QuotaState::Unchecked if self.shared.engine.has_quota() => {
-                let scope = intent.scope.clone();
-                self.admit(&scope, record, move |this| this.claim(intent, record, body))
-            }
-            _ => self.claim(intent, record, body),
+        match self.needs_verifying() {
+            true => self.verify(|request| request.claim::<B, R>(key, body)),
+            false => self.claim::<B, R>(key, body),
         }
     }
 
-    fn claim<B: Carried, R: Carried>(
+    fn send_claim<B: Carried, R: Carried>(
+        self,
+        mut intent: Box<Intent>,
+        body: ReadBody,
+    ) -> StateOf<S, B, R>
+    where
+        S: Guarded<B, R>,
+    {
+        let engine = &self.shared.engine;
+        let record = engine.record_id(&intent);
+        if let (Some(_), Some(ask)) = (&self.found.operation.probe, &self.shared.probes) {
+            let probe = HttpProbe::new(ask, &self.found, &self.head.headers, || record);
+            intent.probe = Some(Arc::new(probe));
+        }
+        if !self.quota.is_checked() && engine.has_quota() {
+            let scope = intent.scope.clone();
+            return self.admit(&scope, [record, record], move |this| {
+                this.send_admitted(intent, record, body)
+            });
+        }
+        self.send_admitted(intent, record, body)
+    }
+
+    fn send_admitted<B: Carried, R: Carried>(
         mut self,
         intent: Box<Intent>,
         record: RecordId,
@@ -334,7 +354,7 @@ impl<S> MatchedRequest<S> {
     }
 
     /// Executes the operation if the claim was granted, and otherwise replies.
-    fn claimed<B: Carried, R: Carried>(
+    fn confirmed<B: Carried, R: Carried>(
         self,
         claimed: ClaimResult,
         record: RecordId,
@@ -508,12 +528,8 @@ impl<S> MatchedRequest<S> {
         self.head.method == Method::HEAD
     }
 
-    /// The intent of the request; `None` if it has no key, and needs none.
-    fn intent(
-        &self,
-        in_head: Option<Key>,
-        body: &Bytes,
-    ) -> Result<Option<Box<Intent>>, Box<Problem>> {
+    /// The key of the request; `None` if it has no key, and needs none.
+    fn key(&self, in_head: Option<Key>, body: &Bytes) -> Result<Option<Key>, Box<Problem>> {
         let (operation, head) = (&*self.found.operation, &self.head);
         extract::verify(&self.shared, operation, &head.headers, body)
             .map_err(|why| Problem::new(Code::SignatureInvalid, format!("{why}.")))?;
@@ -523,22 +539,20 @@ impl<S> MatchedRequest<S> {
                 .find_key(body)
                 .map_err(|error| problem::invalid_key(&error))?,
         };
-        let key = match key {
-            Some(key) => key,
-            None if operation.required => return Err(Box::new(problem::no_key(operation))),
-            None => return Ok(None),
-        };
-        let mut intent = extract::intent(&self.shared, &self.found, key, head, body)
+        match key {
+            None if operation.required => Err(Box::new(problem::no_key(operation))),
+            key => Ok(key),
+        }
+    }
+
+    fn intent(&self, key: Key, body: &Bytes) -> Result<Box<Intent>, Box<Problem>> {
+        let (operation, claims) = (&*self.found.operation, self.claims.as_deref());
+        let mut intent = extract::intent(&self.shared, &self.found, key, &self.head, claims, body)
             .map_err(|error| problem::invalid_key(&error))?;
         if operation.is_audited() {
             intent.audit = Some(operation.name.as_str().into());
         }
-        if let (Some(_), Some(ask)) = (&operation.probe, &self.shared.probes) {
-            let record = || self.shared.engine.record_id(&intent);
-            let probe = HttpProbe::new(ask, &self.found, &head.headers, record);
-            intent.probe = Some(Arc::new(probe));
-        }
-        Ok(Some(Box::new(intent)))
+        Ok(Box::new(intent))
     }
 
     fn find_key(&self, body: &Bytes) -> Result<Option<Key>, Error> {

@@ -79,6 +79,30 @@ pub enum CredentialPart {
     Cookie(String),
 }
 
+impl CredentialPart {
+    /// The headers of the default list, in lower case.
+    const DEFAULT: [&str; 3] = ["authorization", "x-api-key", "cookie"];
+
+    /// The sources that an operation names by default.
+    pub(crate) fn default_list() -> Vec<Self> {
+        let headers = Self::DEFAULT.into_iter();
+        headers.map(|name| Self::Header(name.into())).collect()
+    }
+
+    /// Whether these are the default sources, in any order.
+    pub(crate) fn are_default(parts: &[Self]) -> bool {
+        let mut names = Self::DEFAULT.into_iter();
+        parts.len() == Self::DEFAULT.len() && names.all(|name| parts.iter().any(|it| *it == *name))
+    }
+}
+
+/// Compares with the name of a header, in lower case.
+impl PartialEq<str> for CredentialPart {
+    fn eq(&self, header: &str) -> bool {
+        matches!(self, Self::Header(name) if name == header)
+    }
+}
+
 impl FromStr for ScopePart {
     type Err = Error;
 

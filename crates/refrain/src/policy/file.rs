@@ -10,7 +10,7 @@ use std::{
 use serde::{Serialize, Serializer};
 
 use super::{Address, Operation, Policy, Quota, Warning, warning};
-use crate::store::embedded::Durability;
+use crate::{jwt::JwtSettings, store::embedded::Durability};
 
 mod authorization;
 pub use authorization::AuthorizationScheme;
@@ -18,6 +18,8 @@ pub use authorization::AuthorizationScheme;
 mod draft;
 
 mod forms;
+
+mod jwt;
 
 mod given;
 
@@ -98,6 +100,8 @@ pub struct Settings {
     pub relays: Vec<RelaySettings>,
     /// Limits of each scope, which the policy has too.
     pub quota: Quota,
+    /// Which tokens are valid, from `[jwt]`; `None` if no scope is made of claims, or secrets were not read.
+    pub jwt: Option<JwtSettings>,
     /// Guarded operations and their settings.
     #[serde(rename = "operations", serialize_with = "as_operations")]
     pub policy: Policy,
@@ -122,6 +126,8 @@ pub enum Secrets<'a> {
     Workers(&'a [String]),
     /// The relays of these names; without names, all relays.
     Relays(&'a [String]),
+    /// No part: only the settings that are no secrets, such as `admin`.
+    Nothing,
 }
 
 impl File {
@@ -206,7 +212,7 @@ fn resolved(
 
 impl Secrets<'_> {
     fn has_store(self) -> bool {
-        !matches!(self, Self::Relays(_))
+        !matches!(self, Self::Relays(_) | Self::Nothing)
     }
 
     fn has_operations(self) -> bool {
@@ -253,7 +259,11 @@ impl Settings {
     /// Returns warnings about valid but probably unintended settings of operations and workers.
     pub fn warnings(&self) -> impl Iterator<Item = Warning> {
         let workers = self.workers.iter().flat_map(warning::of_worker);
-        self.policy.warnings().chain(workers)
+        let tokens = self
+            .jwt
+            .iter()
+            .flat_map(|jwt| warning::of_tokens(jwt, &self.policy));
+        self.policy.warnings().chain(workers).chain(tokens)
     }
 }
 
@@ -272,6 +282,7 @@ impl fmt::Debug for Settings {
             .field("traces", &self.traces)
             .field("workers", &self.workers)
             .field("relays", &self.relays)
+            .field("jwt", &self.jwt)
             .field("policy", &self.policy)
             .finish()
     }

@@ -10,6 +10,7 @@ use toml::{
 use super::{
     FILE_BYTES_MAX, RelaySettings, Secrets, Settings, WorkerSettings, authorization,
     draft::Draft,
+    jwt,
     problem::{FOUND_MAX, Report},
     proxy, quota,
     relay::{self, RELAYS_MAX},
@@ -54,11 +55,16 @@ pub(super) fn settings(
     let policy = root.remove("policy");
     let proxy = self::proxy(root.remove("proxy"), overrides, report);
     let operations = root.remove("operation");
+    let tokens = root.remove("jwt");
     let workers = self::workers(root.remove("worker"), secrets, report);
     let relays = self::relays(root.remove("relay"), secrets, overrides, report);
     let server = self::server(root, secrets, overrides, report);
     report.reads_secrets = secrets.has_operations();
-    let policy = self::policy(policy, operations, report);
+    let has_keys = tokens.is_some();
+    let jwt = tokens
+        .and_then(|value| table_of(value, "write [jwt], once", report))
+        .and_then(|(table, at)| jwt::resolve(table, at, report));
+    let policy = self::policy(policy, operations, has_keys, report);
     Some(Settings {
         listen: server.listen,
         admin: server.admin,
@@ -74,6 +80,7 @@ pub(super) fn settings(
         workers,
         relays,
         quota: policy.quota(),
+        jwt,
         policy,
     })
 }
@@ -115,13 +122,21 @@ fn server(
 fn policy(
     policy: Option<Value<'_>>,
     operations: Option<Value<'_>>,
+    has_keys: bool,
     report: &mut Report<'_>,
 ) -> Policy {
     let (base, base_places, quota) = base(policy, report);
+    if !has_keys {
+        refuse_tokens(&base.operation, base_places.get("scope"), report);
+    }
     let (mut resolved, mut places) = (Vec::new(), Vec::new());
     let several = "match several operations with one pattern that has {name} or *";
     for (table, at) in tables(operations, "operation", OPERATIONS_MAX, several, report) {
+        let scope_at = table.get("scope").map(Spanned::span);
         if let Some((operation, place)) = operation(table, at, &base, &base_places, report) {
+            if !has_keys {
+                refuse_tokens(&operation, scope_at.as_ref(), report);
+            }
             resolved.push(operation);
             places.push(place);
         }
@@ -133,6 +148,15 @@ fn policy(
         tell_clash(clash, &policy, &places, report);
     }
     policy.with_checked_quota(quota)
+}
+
+/// Reports a scope that needs tokens, in a file that does not say which ones are valid.
+fn refuse_tokens(operation: &Operation, place: Option<&Range<usize>>, report: &mut Report<'_>) {
+    if let Some(place) = place.filter(|_| operation.needs_token()) {
+        let message = "a scope with `jwt:` needs verified tokens, and the file has no [jwt]";
+        let help = format!("add the table [jwt]: {}", jwt::HELP);
+        report.push(place.clone(), message, help);
+    }
 }
 
 fn workers(

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::forms::FingerprintTable;
 use super::relay::RELAYS_MAX;
 use super::typed::{
-    Authorization, OperationHead, Proxy, Quota, Relay, Section, Server, Signed, Worker,
+    Authorization, Jwt, OperationHead, Proxy, Quota, Relay, Section, Server, Signed, Worker,
 };
 use super::worker::WORKERS_MAX;
 use crate::policy::{
@@ -26,6 +26,8 @@ struct Whole {
     server: Server,
     /// Limits and timeouts of the proxy.
     proxy: Option<Proxy>,
+    /// Tokens whose claims a scope is made of.
+    jwt: Option<Jwt>,
     /// Settings of every guarded operation; POST and PATCH are guarded by default.
     policy: Option<PolicySchema>,
     /// Guarded operations. Their own settings override those of their class, which override `[policy]`.
@@ -153,7 +155,7 @@ text! {
     ReceiptsUrl: store_pattern(|id| id == BackendId::Postgres);
     ProblemBase: r"^(/|https?://).*/$|^/$";
     KeySource: r"^(header:[^\s:]+|body:/.*|derive|natural:.*\{/.*\}.*|preset:[a-z-]+)$";
-    ScopeText: r"^(credential|route|none|header:[^\s:]+|path:.+)$";
+    ScopeText: r"^(credential|route|none|header:[^\s:]+|jwt:.+|path:.+)$";
     CredentialText: r"^(header|cookie):[^\s:]+$";
     FingerprintText: r"^(method|path|query|body|host|body:/.*|header:[^\s:]+)$";
     Duration: r"^(?=[0-9])([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?$";
@@ -162,6 +164,9 @@ text! {
     VariableName: r"^[A-Z0-9_]+$";
     PathText: r"^.+$";
     ProbeText: r"^GET /\S*\{[^{}]+\}\S*$";
+    JwksUrl: r"^https?://[^/?#@\s]+([/?][^#\s]*)?$";
+    JwtAlgorithm: r"^((RS|PS|HS)(256|384|512)|ES256|ES384|EdDSA)$";
+    ReplayProbeText: r"^GET /\S*$";
 }
 
 /// Pattern of the store addresses of some backends.

@@ -10,15 +10,11 @@ use toml::{
 
 use super::{
     problem::Report,
-    typed::{Authorization, OperationHead, Proxy, Quota, Relay, Section, Server, Signed, Worker},
+    typed::{
+        Authorization, Jwt, OperationHead, Proxy, Quota, Relay, Section, Server, Signed, Worker,
+    },
 };
 use crate::policy::suggest;
-
-/// Planned settings, and the reason why this version rejects them.
-const LATER: [(&str, &str); 1] = [(
-    "replay_probe",
-    "probing the upstream before a replay is not implemented",
-)];
 
 /// Byte ranges of the values of a table, by name.
 pub(super) type Places = HashMap<String, Range<usize>>;
@@ -35,6 +31,7 @@ pub(super) struct Part<T> {
 pub(super) enum ConfigTable {
     Top,
     Proxy,
+    Jwt,
     Policy,
     Quota,
     Operation,
@@ -45,9 +42,10 @@ pub(super) enum ConfigTable {
 }
 
 impl ConfigTable {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Top,
         Self::Proxy,
+        Self::Jwt,
         Self::Policy,
         Self::Quota,
         Self::Operation,
@@ -62,12 +60,13 @@ impl ConfigTable {
         match self {
             Self::Top => [
                 fields::<Server>(),
-                &["proxy", "policy", "operation", "worker", "relay"],
+                &["proxy", "jwt", "policy", "operation", "worker", "relay"],
             ]
             .concat(),
             Self::Proxy => fields::<Proxy>().to_vec(),
             Self::Policy => [fields::<Section>(), &["quota"]].concat(),
             Self::Quota => fields::<Quota>().to_vec(),
+            Self::Jwt => fields::<Jwt>().to_vec(),
             Self::Operation => [
                 fields::<OperationHead>(),
                 fields::<Section>(),
@@ -87,6 +86,7 @@ impl fmt::Display for ConfigTable {
         f.write_str(match self {
             Self::Top => "at the top of the file",
             Self::Proxy => "in [proxy]",
+            Self::Jwt => "in [jwt]",
             Self::Policy => "in [policy]",
             Self::Quota => "in `quota` of [policy]",
             Self::Operation => "in [[operation]]",
@@ -117,11 +117,14 @@ fn unknown(
     report: &mut Report<'_>,
 ) {
     let text = name.get_ref().as_ref();
-    if let Some((_, reason)) = LATER.iter().find(|(later, _)| *later == text) {
-        let message = format!("`{text}` is not available in this version: {reason}");
-        return report.push(name.span(), message, "remove it");
-    }
-    if text == "secret" && [ConfigTable::Signature, ConfigTable::Authorization].contains(&place) {
+    if text == "secret"
+        && [
+            ConfigTable::Signature,
+            ConfigTable::Authorization,
+            ConfigTable::Jwt,
+        ]
+        .contains(&place)
+    {
         let help =
             "write secret_env with the name of an environment variable, or secret_file with a path";
         return report.push(name.span(), "this file must not contain a secret", help);

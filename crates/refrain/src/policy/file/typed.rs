@@ -132,6 +132,52 @@ pub(super) struct Proxy {
     pub(super) otlp_sample_ratio: Option<f64>,
 }
 
+/// Tokens (JSON Web Tokens) whose claims a scope is made of.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Jwt {
+    /// URL of the JSON Web Key Set with the issuer's public keys. One source of keys is required. Default: none.
+    #[schemars(with = "Option<schema::JwksUrl>")]
+    pub(super) jwks_url: Option<String>,
+    /// File with a JSON Web Key Set, which is read again like a URL.
+    #[schemars(with = "Option<schema::PathText>")]
+    pub(super) jwks_file: Option<String>,
+    /// PEM files (`BEGIN PUBLIC KEY`) with one public key each.
+    #[schemars(with = "Option<schema::OneOrMore<schema::PathText>>")]
+    pub(super) public_key_file: Option<List>,
+    /// Environment variables that hold a secret for HMAC, of at least 32 bytes; each may be given as `NAME_FILE` with the
+    /// path of a file.
+    #[schemars(with = "Option<schema::OneOrMore<schema::VariableName>>")]
+    pub(super) secret_env: Option<List>,
+    /// Files that hold one such secret each.
+    #[schemars(with = "Option<schema::OneOrMore<schema::PathText>>")]
+    pub(super) secret_file: Option<List>,
+    /// Algorithms that a token may be signed with. Default: those that fit public keys; with a secret, HS256.
+    #[schemars(with = "Option<schema::OneOrMore<schema::JwtAlgorithm>>")]
+    pub(super) algorithms: Option<List>,
+    /// Issuers whose tokens are valid, as in the claim `iss`. Default: any.
+    #[schemars(with = "Option<schema::OneOrMore<schema::PathText>>")]
+    pub(super) issuer: Option<List>,
+    /// Audiences, one of which a token must name in the claim `aud`; `*` accepts every token of the issuer. Required.
+    #[schemars(with = "Option<schema::OneOrMore<schema::PathText>>")]
+    pub(super) audience: Option<List>,
+    /// Maximum difference between the clocks of issuer and proxy: up to 10m. Default: 1m.
+    #[schemars(with = "Option<schema::Duration>")]
+    pub(super) leeway: Option<Scalar>,
+    /// Header with the token, after `Bearer ` or alone; in `Authorization`, only after `Bearer `. Default: Authorization.
+    #[schemars(with = "Option<schema::HeaderName>")]
+    pub(super) header: Option<String>,
+    /// Age at which the key set is fetched again: 1s to 30d. Default: 10m.
+    #[schemars(with = "Option<schema::Duration>")]
+    pub(super) jwks_refresh: Option<Scalar>,
+    /// Age up to which the key set is used while it cannot be fetched: up to 30d. Default: 1d.
+    #[schemars(with = "Option<schema::Duration>")]
+    pub(super) jwks_stale: Option<Scalar>,
+    /// Least time between two fetches, such as for tokens that name an unknown key: from 100ms. Default: 10s.
+    #[schemars(with = "Option<schema::Duration>")]
+    pub(super) jwks_retry: Option<Scalar>,
+}
+
 /// Settings that `[policy]` and every `[[operation]]` share.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -156,6 +202,10 @@ pub(super) struct Section {
     /// Callers that may receive a replay. Default: same-credential.
     #[schemars(with = "Option<ReplayTo>")]
     pub(super) replay_to: Option<String>,
+    /// Request that asks the upstream before a replay whether the caller may see it, such as `GET /me`: 2xx allows it,
+    /// 401 and 403 refuse it. Default: none.
+    #[schemars(with = "Option<schema::ReplayProbeText>")]
+    pub(super) replay_probe: Option<String>,
     /// Parts of the request that a retry must repeat unchanged, besides the host.
     /// To exclude the host, set `fingerprint.host = false`. Default: method, path, query and body.
     #[schemars(with = "Option<schema::FingerprintForm>")]
