@@ -7,7 +7,7 @@
 mod server;
 mod support;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use server::{Kind, Server};
 use support::{Client, HttpResponse, Proxy, Starting, Upstream, call, request, until};
@@ -51,7 +51,7 @@ fn a_client_over_its_rate_is_refused_alone_and_its_retries_are_served() {
         let told = client.send(post("a", &format!("k{ran}"), "x")).answer();
         match told.status {
             200 => ran += 1,
-            _ => refused = Some((Instant::now(), refusal(&told))),
+            _ => refused = Some((tokio::time::Instant::now(), refusal(&told))),
         }
     }
     let (at, after) = refused.unwrap();

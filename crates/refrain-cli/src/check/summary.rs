@@ -20,7 +20,7 @@ pub(super) fn summary(name: &str, loaded: &Loaded, missing: &[String]) -> String
     let mut rows = vec![HEADINGS.map(String::from)];
     rows.extend(operations().map(row));
     format!(
-        "{name} is valid.{}{}\n\nlisten   {}\nadmin    {}\nupstream {upstream}\nstore    {}{}{}{}\n\n{}\n\n{}{}{}",
+        "{name} is valid.{}{}\n\nlisten   {}\nadmin    {}\nupstream {upstream}\nstore    {}{}{}{}{}\n\n{}\n\n{}{}{}",
         overrides(loaded),
         lines("\nThis build cannot run it:", missing),
         settings.listen,
