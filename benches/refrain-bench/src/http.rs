@@ -7,6 +7,7 @@
 use std::{net::SocketAddr, path::Path, time::Duration};
 
 use anyhow::{Context, Result, ensure};
+use refrain::encryption::MasterKey;
 use tokio::net::TcpListener;
 
 use crate::{
@@ -42,6 +43,8 @@ pub(crate) enum Front {
     Chaos,
     /// As `File`, with an access log.
     FileLogged,
+    /// As `File`, with encrypted records.
+    FileEncrypted,
     /// As `File`, with the dashboard open.
     FileWatched,
     /// As `File`, with a quota of 500 keys a second.
@@ -219,6 +222,12 @@ pub(crate) fn measured(
         Front::FileLimited => {
             let quota = "[policy]\nquota = { keys_per_second = 500, in_flight_max = 100 }\n";
             refrain(&refrain_binary()?, &file, quota)
+        }
+        Front::FileEncrypted => {
+            let key = folder.join("key");
+            std::fs::write(&key, MasterKey::generate())?;
+            let lines = format!("[encryption]\nkey_file = {key:?}\n");
+            refrain(&refrain_binary()?, &file, &lines)
         }
         Front::Untraced | Front::Traced | Front::TracedInVain => {
             refrain(traced()?, &file, &endpoint)

@@ -2,6 +2,8 @@
 
 use std::{
     fmt,
+    path::PathBuf,
+    sync::Arc,
     time::{Duration, UNIX_EPOCH},
 };
 
@@ -11,8 +13,15 @@ use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use refrain::policy::{File, Secrets, redacted};
+use refrain_tls::{Authorities, Identity, PemFile, TlsError, Verification};
 use serde_json::{Value, json};
-use tokio::{net::TcpStream, task::JoinSet, time::timeout};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+    task::JoinSet,
+    time::timeout,
+};
+use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
 
 use crate::settings;
 
@@ -22,6 +31,7 @@ const BAD_CONFIGURATION: u8 = 64;
 const UNREACHABLE: u8 = 69;
 
 const PORT_DEFAULT: u16 = 80;
+const TLS_PORT_DEFAULT: u16 = 443;
 /// Timeout of a request: longer than the longest request that the admin listener itself makes.
 const PATIENCE: Duration = Duration::from_secs(40);
 const ANSWER_BYTES_MAX: usize = 64 << 20;
@@ -36,6 +46,46 @@ pub(crate) struct ControlEndpoint {
     pub(crate) setting: &'static str,
     pub(crate) otherwise: &'static str,
     pub(crate) command: &'static str,
+}
+
+/// TLS of a client whose address is `https`.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct TlsFlags {
+    /// PEM file with the CA certificates to trust, if the address is https [default: those of the system]
+    #[arg(long, global = true, value_name = "FILE")]
+    cacert: Option<PathBuf>,
+    /// PEM file with the certificate and the private key of this client, if the server requires one
+    #[arg(long, global = true, value_name = "FILE")]
+    cert: Option<PathBuf>,
+    /// Trusts every server: only for a look at this machine.
+    #[arg(skip)]
+    is_unverified: bool,
+}
+
+impl TlsFlags {
+    /// Trusts every server.
+    pub(crate) fn unverified() -> Self {
+        Self {
+            is_unverified: true,
+            ..Self::default()
+        }
+    }
+
+    fn connector(&self) -> Result<TlsConnector, TlsError> {
+        let file = |setting, path| PemFile { setting, path };
+        let trusted = self.cacert.as_deref().map(|path| file("--cacert", path));
+        let verification = match self.is_unverified {
+            true => Verification::None,
+            false => Verification::Full(Authorities::read(trusted)?.at_least_one("--cacert FILE")?),
+        };
+        let own = self.cert.as_deref().map(|path| file("--cert", path));
+        let identity = own.map(|file| Identity {
+            certificates: file,
+            key: file,
+        });
+        let config = refrain_tls::client(verification, identity)?;
+        Ok(Arc::new(config).into())
+    }
 }
 
 /// The proxy's admin address.
@@ -118,6 +168,8 @@ pub(crate) struct Client {
     host: String,
     port: u16,
     token: Option<String>,
+    /// TLS, if the address is https.
+    tls: Option<(TlsConnector, ServerName<'static>)>,
 }
 
 /// The admin address in the `refrain.toml` of this folder, if there is one.
@@ -133,7 +185,8 @@ fn admin_of_file() -> Result<Option<String>, RequestError> {
         );
         RequestError::Configuration(message)
     })?;
-    Ok(Some(settings.admin.to_string()))
+    let scheme = settings.admin_tls.map_or("http", |_| "https");
+    Ok(Some(format!("{scheme}://{}", settings.admin)))
 }
 
 impl Client {
@@ -141,6 +194,7 @@ impl Client {
         place: &'static ControlEndpoint,
         address: Option<&str>,
         token: Option<&str>,
+        tls: &TlsFlags,
     ) -> Result<Self, RequestError> {
         let given = |name, flag| {
             let value = settings::value(name, flag);
@@ -167,14 +221,27 @@ impl Client {
         };
         let uri: Uri = address.parse().map_err(|_| bad())?;
         let is_bare = matches!(uri.path(), "" | "/") && uri.query().is_none();
-        if uri.scheme_str() != Some("http") || !is_bare {
-            return Err(bad());
-        }
-        let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(bad)?;
+        let is_tls = match uri.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
+            _ => return Err(bad()),
+        };
+        let host = uri.host().filter(|host| !host.is_empty() && is_bare);
+        let host = host.ok_or_else(bad)?.trim_matches(['[', ']']);
+        let name = || ServerName::try_from(host.to_owned()).map_err(|_| bad());
+        let connector = || {
+            let connector = tls.connector();
+            connector.map_err(|error| RequestError::usage(error.to_string()))
+        };
+        let (tls, port) = match is_tls {
+            true => (Some((connector()?, name()?)), TLS_PORT_DEFAULT),
+            false => (None, PORT_DEFAULT),
+        };
         Ok(Self {
-            host: host.trim_matches(['[', ']']).into(),
-            port: uri.port_u16().unwrap_or(PORT_DEFAULT),
+            host: host.into(),
+            port: uri.port_u16().unwrap_or(port),
             token,
+            tls,
             place,
             address,
         })
@@ -288,14 +355,10 @@ impl Client {
 
     async fn send(&self, request: Request<Full<Bytes>>) -> anyhow::Result<Response<Bytes>> {
         let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-        // Aborted on drop.
-        let mut tasks = JoinSet::new();
-        tasks.spawn(connection);
-        let (head, body) = sender.send_request(request).await?.into_parts();
-        let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
-        let body = body.map_err(|error| anyhow::anyhow!("{error}"))?;
-        Ok(Response::from_parts(head, body.to_bytes()))
+        match &self.tls {
+            None => exchange(stream, request).await,
+            Some((tls, name)) => exchange(tls.connect(name.clone(), stream).await?, request).await,
+        }
     }
 
     /// What is wrong with the token, and how to set it.
@@ -325,4 +388,19 @@ impl Client {
             self.address
         ))
     }
+}
+
+/// Sends a request over a connection, and reads the whole response.
+async fn exchange(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    request: Request<Full<Bytes>>,
+) -> anyhow::Result<Response<Bytes>> {
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    // Aborted on drop.
+    let mut tasks = JoinSet::new();
+    tasks.spawn(connection);
+    let (head, body) = sender.send_request(request).await?.into_parts();
+    let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
+    let body = body.map_err(|error| anyhow::anyhow!("{error}"))?;
+    Ok(Response::from_parts(head, body.to_bytes()))
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::{
-    client::{ADMIN, Client, RequestError},
+    client::{ADMIN, Client, RequestError, TlsFlags},
     output::{harmless, say},
     proxy::Failure,
     settings::{self, Flags},
@@ -48,6 +48,8 @@ pub(crate) struct Args {
     /// Only ask the admin address whether the proxy is ready
     #[arg(long, conflicts_with_all = ["nodes", "strict"])]
     probe: bool,
+    #[command(flatten)]
+    tls: TlsFlags,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -164,7 +166,7 @@ async fn examine(settings: &Settings, args: &Args) -> Vec<Finding> {
     findings.extend(file.as_deref().and_then(machine::readable_secrets));
     findings.extend(store::check(settings).await);
     findings.extend(machine::check(settings).await);
-    findings.extend(nodes::check(&args.nodes).await);
+    findings.extend(nodes::check(&args.nodes, &args.tls).await);
     findings
 }
 
@@ -188,7 +190,7 @@ fn report(args: &Args, findings: &[Finding]) -> ExitCode {
 /// Asks the running proxy whether it is ready.
 async fn probe(args: &Args) -> ExitCode {
     let ready = async {
-        let client = Client::new(&ADMIN, None, None)?;
+        let client = Client::new(&ADMIN, None, None, &args.tls)?;
         client.get("/readyz").await
     };
     let (message, code) = match ready.await {

@@ -14,7 +14,9 @@ mod client;
 mod completions;
 mod demo;
 mod doctor;
+mod encryption;
 mod explain;
+mod extproc;
 mod key;
 mod man;
 mod mcp;
@@ -66,6 +68,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
   refrain demo                          show double charges without Refrain, and none with it
   refrain proxy --upstream http://127.0.0.1:3000
                                         guard a service, without any setup
+  refrain extproc                       guard services behind Envoy, as its external processing server
   refrain work --config refrain.toml    deduplicate messages from brokers, and deliver them to services
   refrain chaos --upstream http://127.0.0.1:3000 --rule 'POST /v1/payments drop-answer 30%'
                                         lose responses on purpose, to test the retries of your clients
@@ -124,6 +127,7 @@ enum Command {
     Audit(audit::Args),
     Skill(skill::Args),
     Mcp(mcp::Args),
+    Extproc(extproc::Args),
     Completions(completions::Args),
     Man(man::Args),
     /// Kill the proxy of a demo that has ended
@@ -135,6 +139,7 @@ fn main() -> ExitCode {
     let command = Cli::parse().command;
     if command.serves() {
         take_small_pages();
+        keep_memory_private();
     }
     let done = match command {
         Command::Demo(args) => demo::run(&args),
@@ -157,6 +162,7 @@ fn main() -> ExitCode {
         Command::Audit(args) => audit::run(&args),
         Command::Skill(args) => skill::run(&args),
         Command::Mcp(args) => mcp::run(&args),
+        Command::Extproc(args) => extproc::run(&args),
         Command::Completions(args) => completions::run(&args, Cli::command()),
         Command::Man(args) => man::run(&args, Cli::command()),
         Command::DemoWatch => demo::watch::run(),
@@ -170,8 +176,8 @@ fn main() -> ExitCode {
 impl Command {
     /// Whether the command runs a long-lived server.
     fn serves(&self) -> bool {
-        use Command::{Chaos, Proxy, Relay, Work};
-        matches!(self, Chaos(_) | Proxy(_) | Relay(_) | Work(_))
+        use Command::{Chaos, Extproc, Proxy, Relay, Work};
+        matches!(self, Chaos(_) | Extproc(_) | Proxy(_) | Relay(_) | Work(_))
     }
 }
 
@@ -179,4 +185,12 @@ impl Command {
 fn take_small_pages() {
     // A kernel without huge pages needs no change.
     let _ = rustix::thread::disable_transparent_huge_pages(true);
+}
+
+/// Disables core dumps, and tracing by other processes of the same user: memory and environment contain credentials,
+/// requests and responses.
+fn keep_memory_private() {
+    use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+    // A sandbox may refuse it; requests can still be served.
+    let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
 }

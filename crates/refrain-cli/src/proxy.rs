@@ -13,11 +13,12 @@ use std::{
 
 use refrain::{
     AuditLog, Engine, ErrorKind,
+    http::RefrainLayer,
     policy::{AccessLogTarget, Address, ConfigError, Secrets, Settings, redacted, schemes},
     store::embedded,
 };
 use refrain_proxy::{
-    Proxy, StartError,
+    Proxy, ServerTls, StartError,
     admin::{self, Admin, Metrics},
     telemetry::Telemetry,
 };
@@ -30,12 +31,13 @@ use tracing_subscriber::{
 };
 
 use crate::{
+    encryption,
     output::{complain, say},
     settings::{self, Flags},
 };
 
-mod greeting;
-mod receipts;
+pub(crate) mod greeting;
+pub(crate) mod receipts;
 
 use greeting::Origin;
 
@@ -56,17 +58,20 @@ const UNAVAILABLE: u8 = 69;
                                         listen on a free port, and print it
   refrain proxy --upstream http://127.0.0.1:3000 --access-log stdout
                                         print one JSON line for each request
+  refrain proxy --upstream http://127.0.0.1:3000 --tls-certificate tls.crt --tls-key tls.key
+                                        serve https, with HTTP/2 and HTTP/1.1
   refrain proxy                         use the refrain.toml of this folder; `refrain check` explains it
   refrain proxy --config payments.toml  use another file
 
 Flags override the environment (REFRAIN_UPSTREAM, REFRAIN_LISTEN, REFRAIN_ADMIN, REFRAIN_STORE, REFRAIN_AUDIT_LOG,
-REFRAIN_ACCESS_LOG, REFRAIN_LOG;
+REFRAIN_ACCESS_LOG, REFRAIN_TLS_CERTIFICATE, REFRAIN_TLS_KEY, REFRAIN_LOG;
 append _FILE to name a file that holds the value), which overrides the file.
 If the admin address is not a loopback address, REFRAIN_ADMIN_TOKEN is required; REFRAIN_ADMIN_READER_TOKEN is a
 second token, which may look at everything and change nothing. Append _FILE to read either of them from a file.
 SIGTERM and Ctrl-C let running requests finish, for up to `drain` of [proxy]; a second signal stops at once.
 
-Exit codes: 0 stopped by a signal, 2 wrong usage, 64 bad configuration, 69 port, store, audit log or access log unavailable.")]
+Exit codes: 0 stopped by a signal, 2 wrong usage, 64 bad configuration, 69 port, store, audit log, access log or TLS certificate
+unavailable.")]
 pub(crate) struct Args {
     /// Service to guard, such as http://127.0.0.1:3000
     #[arg(long, value_name = "URL")]
@@ -82,6 +87,12 @@ pub(crate) struct Args {
     /// File of the access log, or `stdout`: one JSON line for each request [default: no access log]
     #[arg(long, value_name = "FILE")]
     access_log: Option<String>,
+    /// PEM file with the certificate chain of TLS towards clients [default: plain HTTP]
+    #[arg(long, value_name = "FILE")]
+    tls_certificate: Option<String>,
+    /// PEM file with the private key of --tls-certificate
+    #[arg(long, value_name = "FILE")]
+    tls_key: Option<String>,
     /// Address of the dashboard, health checks, metrics and the records API [default: 127.0.0.1:8378]
     #[arg(long, value_name = "ADDRESS")]
     admin: Option<String>,
@@ -93,7 +104,7 @@ pub(crate) struct Args {
     log: Option<String>,
 }
 
-fn store_help() -> String {
+pub(crate) fn store_help() -> String {
     let usage = schemes::store_usage();
     format!(
         "Store of the records: {usage}; redis://…,STORE puts Redis in front of STORE [default: file:refrain-data]"
@@ -197,6 +208,8 @@ fn start(args: &Args) -> Result<(), Failure> {
             audit_log: args.audit_log.as_deref(),
             access_log: args.access_log.as_deref(),
             otlp_endpoint: otlp_endpoint.as_deref(),
+            tls_certificate: args.tls_certificate.as_deref(),
+            tls_key: args.tls_key.as_deref(),
         },
     )?;
     traces::check(&loaded.settings)?;
@@ -220,41 +233,29 @@ async fn serve(settings: &Settings, origin: &Origin<'_>) -> Result<(), Failure> 
     // Before the ports are open: from here on a signal stops the proxy in order.
     let (mut signals, mut told) = (Signals::new()?, Signals::new()?);
     let (token, reader_token) = admin_tokens(settings.admin, &settings.admin_hosts)?;
-    // Claims are kept in the last store named.
-    let truth = settings.store.last().map_or("", Address::as_str);
-    let metrics = Metrics::new(&settings.policy, truth);
-    let telemetry = Telemetry::new(metrics.clone());
-    if let Some(log) = &settings.access_log {
-        telemetry.open_access_log(log)?;
-    }
-    let receipts = receipts::open(settings).await?;
-    let engine = Engine::new(open_store(settings).await?.with_meter(metrics.clone()));
+    let Opened {
+        telemetry,
+        engine,
+        receipts,
+    } = open(settings).await?;
     traces::start(settings, &telemetry, engine.store())?;
-    let is_audited = settings.audited().next().is_some();
-    let engine = engine.with_audit(audit_log(settings, is_audited)?);
     let upstream = settings.upstream.as_deref().map(redacted);
     let engine = engine.with_upstream(&upstream.unwrap_or_default());
     let proxy = Proxy::bind(settings, engine.clone())?
         .with_layer(|layer| receipts::read(layer, receipts))
         .with_telemetry(&telemetry);
-    for witness in proxy.layer().witnesses() {
-        engine.learn_standing(witness).await?;
-    }
+    learn_standings(proxy.layer()).await?;
     // Before the first request, so that none is admitted uncounted.
     engine.count_usage().await?;
+    let admin_tls = admin_tls(settings, telemetry.metrics())?;
     let door = listen(settings.admin).await?;
     let (address, admin_address) = (proxy.address()?, door.local_addr()?);
     let is_draining = Arc::new(AtomicBool::new(false));
     let admin = Admin {
-        layer: proxy.layer().clone(),
-        telemetry: telemetry.clone(),
-        is_draining: is_draining.clone(),
         token,
         reader_token,
-        hosts: settings.admin_hosts.clone(),
-        configuration: serde_json::to_value(settings).unwrap_or_default(),
-        workers: None,
-        search_time: admin::SEARCH_TIME,
+        tls: admin_tls,
+        ..admin_of(settings, proxy.layer(), &telemetry, &is_draining)
     };
     // The admin address serves until the very end, so that draining can be watched.
     let admin = tokio::spawn(admin::serve(door, admin, std::future::pending()));
@@ -284,13 +285,79 @@ async fn serve(settings: &Settings, origin: &Origin<'_>) -> Result<(), Failure> 
     Ok(())
 }
 
+/// What every server that applies the policy opens before it serves.
+pub(crate) struct Opened {
+    pub(crate) telemetry: Arc<Telemetry>,
+    pub(crate) engine: Engine,
+    pub(crate) receipts: receipts::Opened,
+}
+
+/// Opens the access log, the receipts, the store and the audit log.
+pub(crate) async fn open(settings: &Settings) -> Result<Opened, Failure> {
+    // Claims are kept in the last store named.
+    let truth = settings.store.last().map_or("", Address::as_str);
+    let metrics = Metrics::new(&settings.policy, truth);
+    let telemetry = Telemetry::new(metrics.clone());
+    if let Some(log) = &settings.access_log {
+        telemetry.open_access_log(log)?;
+    }
+    let receipts = receipts::open(settings).await?;
+    let engine = Engine::new(open_store(settings).await?.with_meter(metrics));
+    let is_audited = settings.audited().next().is_some();
+    let engine = engine.with_audit(audit_log(settings, is_audited)?);
+    Ok(Opened {
+        telemetry,
+        engine,
+        receipts,
+    })
+}
+
+/// Reads how reliable the receipts of each operation are.
+pub(crate) async fn learn_standings(layer: &RefrainLayer) -> Result<(), Failure> {
+    for witness in layer.witnesses() {
+        layer.engine().learn_standing(witness).await?;
+    }
+    Ok(())
+}
+
+/// The admin listener of a layer, without tokens and TLS.
+pub(crate) fn admin_of(
+    settings: &Settings,
+    layer: &RefrainLayer,
+    telemetry: &Arc<Telemetry>,
+    is_draining: &Arc<AtomicBool>,
+) -> Admin {
+    Admin {
+        layer: layer.clone(),
+        telemetry: telemetry.clone(),
+        is_draining: is_draining.clone(),
+        token: None,
+        reader_token: None,
+        hosts: settings.admin_hosts.clone(),
+        configuration: serde_json::to_value(settings).unwrap_or_default(),
+        workers: None,
+        tls: None,
+        search_time: admin::SEARCH_TIME,
+    }
+}
+
 /// Prints a line to standard output, or to standard error if standard output is the access log.
-fn tell(settings: &Settings, line: impl std::fmt::Display) {
+pub(crate) fn tell(settings: &Settings, line: impl std::fmt::Display) {
     let log = settings.access_log.as_ref();
     match log.map(|log| &log.target) {
         Some(AccessLogTarget::Stdout) => complain(line),
         _ => say(line),
     }
+}
+
+/// TLS of the admin listener, if the settings have any.
+pub(crate) fn admin_tls(
+    settings: &Settings,
+    metrics: &Metrics,
+) -> Result<Option<Arc<ServerTls>>, Failure> {
+    let tls = settings.admin_tls.as_ref().map(ServerTls::of_admin);
+    let tls = tls.transpose().map_err(StartError::from)?;
+    Ok(tls.inspect(|tls| metrics.count_handshakes(tls)))
 }
 
 /// The admin token, which is required if the admin address is not a loopback one or has further host names; and the token that only reads.
@@ -345,7 +412,8 @@ pub(crate) async fn open_store(settings: &Settings) -> Result<refrain::store::An
         ..embedded::Options::default()
     };
     let stores: Vec<_> = settings.store.iter().map(Address::as_str).collect();
-    Ok(refrain_stores::open_all(&stores, options).await?)
+    let store = refrain_stores::open_all(&stores, options).await?;
+    encryption::encrypted(store, settings).await
 }
 
 /// The audit log. If nothing is audited, the log is created only when an operator decides about a record.

@@ -17,7 +17,7 @@ use tokio::{
 };
 
 use crate::{
-    client::{ADMIN, Client, RequestError},
+    client::{ADMIN, Client, RequestError, TlsFlags},
     output::{complain, say},
 };
 
@@ -43,6 +43,8 @@ const PLAIN_COLUMNS: usize = 120;
 #[command(after_help = "Examples:
   refrain top                           update every 2 seconds
   refrain top --interval 500ms --admin http://10.0.0.5:8378
+  refrain top --admin https://10.0.0.5:8378 --cacert ca.pem
+                                        over TLS; SSL_CERT_FILE also names the file
   refrain top --once                    print one frame, for a script or a log
   refrain top --json | jq .overview.unknown
 
@@ -60,6 +62,8 @@ pub(crate) struct Args {
     /// Admin bearer token
     #[arg(long, value_name = "TOKEN")]
     token: Option<String>,
+    #[command(flatten)]
+    tls: TlsFlags,
     /// Time between updates, from 200ms to 1m
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = interval)]
     interval: Duration,
@@ -100,7 +104,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 impl Args {
     async fn run(&self) -> anyhow::Result<Result<(), RequestError>> {
-        let fetcher = match Client::new(&ADMIN, self.admin.as_deref(), self.token.as_deref()) {
+        let fetcher = match Client::new(
+            &ADMIN,
+            self.admin.as_deref(),
+            self.token.as_deref(),
+            &self.tls,
+        ) {
             Ok(client) => Fetcher::new(client),
             Err(error) => return Ok(Err(error)),
         };

@@ -466,6 +466,7 @@ fn serve_workers(runtime: &tokio::runtime::Runtime, workers: Arc<HostileWorkers>
         hosts: Vec::new(),
         configuration: json!({ "workers": [{ "name": HOSTILE }], "store": HOSTILE }),
         workers: Some(workers),
+        tls: None,
         search_time: admin::SEARCH_TIME,
     };
     let listener = runtime

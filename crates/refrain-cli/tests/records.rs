@@ -65,6 +65,7 @@ async fn open_searching(operation: Operation, token: Option<&str>, search_time: 
         hosts: Vec::new(),
         configuration: Value::Null,
         workers: None,
+        tls: None,
         search_time,
     };
     tokio::spawn(admin::serve(listener, admin, pending()));

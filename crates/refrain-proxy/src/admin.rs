@@ -67,7 +67,11 @@ pub use workers::{RedriveStatus, WorkerStatus, Workers, WorkersFuture};
 
 use access::Access;
 
-use crate::{dashboard, telemetry::Telemetry};
+use crate::{
+    dashboard,
+    telemetry::Telemetry,
+    tls::{ServerTls, keep_loaded},
+};
 
 /// Largest request body: an outcome as JSON, with room for its encoding.
 pub(crate) const REQUEST_BYTES_MAX: usize = 16 << 20;
@@ -91,6 +95,8 @@ pub struct Admin {
     pub configuration: serde_json::Value,
     /// The message consumers of this process, if it has any.
     pub workers: Option<Arc<dyn Workers>>,
+    /// TLS of the listener, if it has any.
+    pub tls: Option<Arc<ServerTls>>,
     /// The longest search for one response, usually [`SEARCH_TIME`]; the next request continues it.
     pub search_time: Duration,
 }
@@ -111,10 +117,11 @@ pub async fn serve(
     admin: Admin,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    let telemetry = admin.telemetry.clone();
+    let (telemetry, tls) = (admin.telemetry.clone(), admin.tls.clone());
     let router = router(admin, listener.local_addr()?)?;
     tokio::select! {
-        () = listen::serve(listener, router, shutdown) => Ok(()),
+        () = listen::serve(listener, tls.clone(), router, shutdown) => Ok(()),
+        () = keep_loaded(tls) => Ok(()),
         never = telemetry.sample() => match never {},
     }
 }
@@ -130,6 +137,7 @@ fn router(admin: Admin, address: SocketAddr) -> io::Result<Router> {
             get(records::show).delete(resolve::erase),
         )
         .route("/api/records/{id}/resolve", post(resolve::resolve))
+        .route("/api/scopes/erase", post(resolve::erase_scope))
         .route("/api/find", post(records::find))
         .route("/api/operations", get(operations::list))
         .route("/api/overview", get(overview::show))

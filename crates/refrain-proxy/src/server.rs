@@ -17,6 +17,7 @@ use refrain::{
     jwt::{JwtKeys, JwtSettings, JwtVerifier},
     policy::{ProxySettings, Settings, redacted},
 };
+use refrain_tls::TlsError;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch},
@@ -29,6 +30,7 @@ use crate::{
     forward::{Forward, Target},
     jwks::HttpJwks,
     telemetry::Telemetry,
+    tls::{ServerTls, keep_loaded},
     wake_batch::WakeBatch,
     watch::{TICK, Watch},
 };
@@ -65,6 +67,8 @@ pub enum StartError {
         /// Underlying error.
         error: io::Error,
     },
+    /// A certificate or key of a listener is unusable.
+    Tls(TlsError),
     /// The listen address is unavailable.
     Listen {
         /// Listen address.
@@ -83,6 +87,7 @@ impl std::fmt::Display for StartError {
             Self::Store(error) | Self::Tokens(error) => write!(f, "{error}"),
             Self::KeySet { url, error } => write!(f, "jwks_url {url}: {error}"),
             Self::Upstream { url, error } => write!(f, "upstream {url}: {error}"),
+            Self::Tls(error) => write!(f, "{error}"),
             Self::Listen { address, error } if error.kind() == io::ErrorKind::AddrInUse => write!(
                 f,
                 "{address} is in use by another process; stop that process, or choose another port"
@@ -101,6 +106,12 @@ impl std::fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
+impl From<TlsError> for StartError {
+    fn from(error: TlsError) -> Self {
+        Self::Tls(error)
+    }
+}
+
 /// Becomes true when the proxy stops accepting requests.
 type Draining = watch::Receiver<bool>;
 
@@ -114,30 +125,22 @@ pub struct Proxy {
     settings: ProxySettings,
     connections: Connections,
     telemetry: Option<Arc<Telemetry>>,
+    tls: Option<Arc<ServerTls>>,
 }
 
 impl Proxy {
     /// Binds the listen address of the settings.
     ///
     /// # Errors
-    /// When the address is unavailable, the upstream is unusable, or the store may lose claims that the policy must not lose.
+    /// When the address is unavailable, the upstream, a certificate or a key is unusable, or the store may lose claims that the policy must not lose.
     pub fn bind(settings: &Settings, engine: Engine) -> Result<Self, StartError> {
-        let checked = settings.policy.check_store(engine.store());
-        checked.map_err(StartError::Store)?;
+        let layer = guarding(settings, engine.clone())?;
         let target = Arc::new(Target::new(settings)?);
+        let layer = layer.with_probes(Forward::new(&target));
+        let tls = settings.tls.as_ref();
+        let tls = tls.map(ServerTls::of_proxy).transpose()?;
         let address = settings.listen;
         let listener = listen(address).map_err(|error| StartError::Listen { address, error })?;
-        let verifier = settings.jwt.as_ref().map(|jwt| verifier(jwt, settings));
-        let verifier = verifier.transpose()?;
-        let layer = RefrainLayer::new(engine.clone(), settings.policy.clone())
-            .with_problems(&settings.problems)
-            .with_buffered_bytes_max(settings.proxy.buffered_bytes_max)
-            .forwarding()
-            .with_probes(Forward::new(&target));
-        let layer = match verifier {
-            Some(verifier) => layer.with_jwt(verifier),
-            None => layer,
-        };
         Ok(Self {
             listener,
             target,
@@ -146,6 +149,7 @@ impl Proxy {
             settings: settings.proxy,
             connections: Connections::default(),
             telemetry: None,
+            tls,
         })
     }
 
@@ -155,6 +159,12 @@ impl Proxy {
     /// When the system does not report the address.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
+    }
+
+    /// TLS towards clients, to load its certificate again; `None` for plain HTTP.
+    #[must_use]
+    pub fn tls(&self) -> Option<&Arc<ServerTls>> {
+        self.tls.as_ref()
     }
 
     /// The layer that guards requests.
@@ -176,6 +186,9 @@ impl Proxy {
         let metrics = telemetry.metrics();
         self.connections = metrics.connections().clone();
         self.target.report_to(telemetry);
+        if let Some(tls) = &self.tls {
+            metrics.count_handshakes(tls);
+        }
         self.layer = self.layer.with_observer(telemetry.clone());
         self.telemetry = Some(telemetry.clone());
         self
@@ -209,6 +222,7 @@ impl Proxy {
         tokio::select! {
             () = accept(&listener, &threads, &room, &self.connections) => {}
             () = count_upstream(&self.target, &self.connections) => {}
+            () = keep_loaded(self.tls.clone()) => {}
             () = stop => {}
         }
         drop(listener);
@@ -264,6 +278,7 @@ impl Proxy {
             connections: self.connections.clone(),
         };
         let (draining, telemetry) = (draining.clone(), self.telemetry.clone());
+        let tls = self.tls.clone();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -283,7 +298,8 @@ impl Proxy {
                     tokio::spawn(wake_batch.clone().serve());
                     let watched = watch.clone();
                     let clients =
-                        Clients::new(layer, forward, watched, wake_batch, &settings, telemetry);
+                        Clients::new(layer, forward, watched, wake_batch, &settings, telemetry)
+                            .with_tls(tls);
                     serve(clients, arrivals, counts).await;
                     // Tasks that still run are dropped with the runtime; each logs that it was cut.
                     watch.cut();
@@ -311,6 +327,34 @@ fn verifier(jwt: &JwtSettings, settings: &Settings) -> Result<JwtVerifier, Start
         _ => JwtVerifier::new(jwt.clone()),
     };
     built.map_err(StartError::Tokens)
+}
+
+/// The layer of the settings, for a server that passes requests on to another process.
+/// Probes go to the upstream of the settings, if there is one.
+///
+/// # Errors
+/// When the store may lose claims that the policy must not lose, or the upstream or the keys of tokens are unusable.
+pub fn layer(settings: &Settings, engine: Engine) -> Result<RefrainLayer, StartError> {
+    let layer = guarding(settings, engine)?;
+    Ok(match settings.upstream {
+        Some(_) => layer.with_probes(Forward::new(&Arc::new(Target::new(settings)?))),
+        None => layer,
+    })
+}
+
+/// The layer without probes.
+fn guarding(settings: &Settings, engine: Engine) -> Result<RefrainLayer, StartError> {
+    let checked = settings.policy.check_store(engine.store());
+    checked.map_err(StartError::Store)?;
+    let layer = RefrainLayer::new(engine, settings.policy.clone())
+        .with_problems(&settings.problems)
+        .with_buffered_bytes_max(settings.proxy.buffered_bytes_max)
+        .forwarding();
+    let verifier = settings.jwt.as_ref().map(|jwt| verifier(jwt, settings));
+    Ok(match verifier.transpose()? {
+        Some(verifier) => layer.with_jwt(verifier),
+        None => layer,
+    })
 }
 
 fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {

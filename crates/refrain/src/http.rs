@@ -39,6 +39,8 @@ mod caller;
 mod request;
 pub use request::ResponseFuture;
 
+mod certificate;
+pub use certificate::ClientCertificate;
 mod report;
 
 pub mod extract;

@@ -89,6 +89,9 @@ pub use record::{Claim, Fence, Guarantee, Settled, Settlement, Verdict, step};
 #[cfg(any(feature = "http", feature = "policy-file"))]
 pub mod jwt;
 
+pub mod encryption;
+pub use encryption::Encryption;
+
 pub mod policy;
 pub use policy::{Operation, Policy, Terms};
 

@@ -11,7 +11,10 @@ use http::{HeaderMap, HeaderValue, Request, request::Parts};
 use proptest::prelude::*;
 use refrain::{
     ErrorKind, Key, Operation, RecordId, Secret,
-    http::extract::{self, HeadKey, ScopeInput},
+    http::{
+        ClientCertificate,
+        extract::{self, HeadKey, ScopeInput},
+    },
     key::{CredentialPart, ScopePart, Source, Syntax},
 };
 
@@ -437,7 +440,7 @@ proptest! {
         let none = |_: &str| None;
         let default = Operation::default().credential;
         prop_assert!(extract::scope(&[ScopePart::Credential], &input(&secret, &headers, &default), "pay", none).is_ok());
-        let _ = extract::credential(&[CredentialPart::Cookie("a".into())], &secret, &headers);
+        let _ = extract::credential(&[CredentialPart::Cookie("a".into())], &secret, &headers, None);
         let mut head = head("POST", "/", &[]);
         head.headers = headers;
         let body = Bytes::from(body);
@@ -459,6 +462,35 @@ fn scope(parts: &[&str], headers: Headers<'_>) -> RecordId {
     try_scope(parts, headers).expect("a sound case")
 }
 
+#[test]
+fn the_certificate_of_a_client_is_a_scope_and_a_credential() {
+    let secret = Secret::from([7; 32]);
+    let headers = HeaderMap::new();
+    let parts = &[CredentialPart::TlsSubject];
+    let try_scope = |part: &[ScopePart], certificate| -> refrain::Result<RecordId> {
+        let none = |_: &str| None;
+        let input = ScopeInput {
+            certificate,
+            ..input(&secret, &headers, parts)
+        };
+        let scope = extract::scope(part, &input, "pay", none)?;
+        Ok(RecordId::derive(&secret, &scope, &Key::new("k")?))
+    };
+    let credential = |certificate| extract::credential(parts, &secret, &headers, certificate);
+    let [anna, bert] = ["CN=anna", "CN=bert"].map(ClientCertificate::new);
+    for part in [ScopePart::TlsSubject, ScopePart::Credential] {
+        let scope =
+            |certificate| try_scope(std::slice::from_ref(&part), Some(certificate)).unwrap();
+        assert_eq!(scope(&anna), scope(&anna), "{part}");
+        assert_ne!(scope(&anna), scope(&bert), "{part}");
+    }
+    let missing = try_scope(&[ScopePart::TlsSubject], None).unwrap_err();
+    assert_eq!(missing.kind(), refrain::ErrorKind::Invalid);
+    assert_eq!(credential(Some(&anna)), credential(Some(&anna)));
+    assert_ne!(credential(Some(&anna)), credential(Some(&bert)));
+    assert_ne!(credential(Some(&anna)), credential(None));
+}
+
 /// A scope is visible only in the ids of its records.
 fn try_scope(parts: &[&str], headers: Headers<'_>) -> refrain::Result<RecordId> {
     let secret = Secret::from([7; 32]);
@@ -476,6 +508,7 @@ fn input<'a>(
     credential: &'a [CredentialPart],
 ) -> ScopeInput<'a> {
     ScopeInput {
+        certificate: None,
         secret,
         headers,
         host: None,
@@ -490,6 +523,7 @@ fn credential(parts: &[&str], headers: Headers<'_>) -> refrain::Credential {
         &parsed::<CredentialPart>(parts),
         &secret,
         &header_map(headers),
+        None,
     )
 }
 

@@ -75,6 +75,7 @@ fn earlier_intent(engine: &Engine, headers: &[(&str, &str)], body: &str) -> Inte
         headers: request.headers(),
         host: None,
         credential: &["header:Authorization".parse::<CredentialPart>().unwrap()],
+        certificate: None,
         claims: None,
     };
     let scope = extract::scope(&operation.scope, &input, "", |_| None).unwrap();
@@ -94,6 +95,7 @@ fn earlier_intent(engine: &Engine, headers: &[(&str, &str)], body: &str) -> Inte
         &operation.credential,
         secret,
         request.headers(),
+        None,
     ));
     intent
 }

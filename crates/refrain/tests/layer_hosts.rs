@@ -108,6 +108,7 @@ fn earlier_intent(engine: &Engine, request: &Request<Body>, body: &str) -> Inten
         headers,
         host: None,
         credential: &operation.credential,
+        certificate: None,
         claims: None,
     };
     let scope = extract::scope(&operation.scope, &input, "", none).unwrap();
@@ -123,7 +124,12 @@ fn earlier_intent(engine: &Engine, request: &Request<Body>, body: &str) -> Inten
     let parts = [Part::Method, Part::Path, Part::Query, Part::Body];
     let mut intent = Intent::new(scope, refrain::Key::new(KEY.1).unwrap());
     intent.fingerprint = Fingerprint::of(secret, &parts, &view);
-    intent.credential = Some(extract::credential(&operation.credential, secret, headers));
+    intent.credential = Some(extract::credential(
+        &operation.credential,
+        secret,
+        headers,
+        None,
+    ));
     intent
 }
 

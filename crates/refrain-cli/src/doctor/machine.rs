@@ -5,11 +5,13 @@ use std::{
     net::SocketAddr,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
 use http::Uri;
-use refrain::policy::{AccessLogTarget, Settings, redacted};
+use refrain::policy::{AccessLogTarget, Settings, TlsSettings, redacted};
+use refrain_proxy::ServerTls;
 use rustix::{
     fs::Access,
     process::{Resource, getrlimit},
@@ -20,7 +22,7 @@ use tokio::{
 };
 
 use super::Finding;
-use crate::client::{ADMIN, Client, RequestError};
+use crate::client::{ADMIN, Client, RequestError, TlsFlags};
 
 /// Length of the accept queue that the proxy asks the kernel for.
 const BACKLOG: u64 = 4_096;
@@ -33,8 +35,12 @@ pub(super) async fn check(settings: &Settings) -> Vec<Finding> {
     if let Some(AccessLogTarget::File(file)) = settings.access_log.as_ref().map(|it| &it.target) {
         findings.push(writable("access log", file));
     }
-    findings.push(port("listen", settings.listen).await);
-    findings.push(port("admin", settings.admin).await);
+    let tls = [settings.tls.as_ref(), settings.admin_tls.as_ref()];
+    let [listen_tls, admin_tls] = tls;
+    findings.push(port("listen", settings.listen, listen_tls).await);
+    findings.push(port("admin", settings.admin, admin_tls).await);
+    findings.extend(listen_tls.map(|it| certificate("[tls]", ServerTls::of_proxy(it))));
+    findings.extend(admin_tls.map(|it| certificate("[admin_tls]", ServerTls::of_admin(it))));
     findings.push(descriptors(settings.proxy.connections_max));
     findings.extend(accept_queue());
     findings.extend(upstream(settings).await);
@@ -85,13 +91,20 @@ pub(super) fn nearest(path: &Path) -> PathBuf {
 }
 
 /// Checks that a port is free, or that a proxy already listens on it.
-async fn port(name: &'static str, address: SocketAddr) -> Finding {
+async fn port(name: &'static str, address: SocketAddr, tls: Option<&TlsSettings>) -> Finding {
     let error = match TcpListener::bind(address).await {
         Ok(_) => return Finding::ok("ports", format!("{name} {address} is free")),
         Err(error) => error,
     };
     if error.kind() == io::ErrorKind::AddrInUse {
-        return match is_ours(name, address).await {
+        if tls.is_some_and(TlsSettings::requires_client) {
+            return Finding::warning(
+                "ports",
+                format!("{name} {address} is in use, and requires certificates of its clients"),
+                "check that a running proxy has this port, and no other program",
+            );
+        }
+        return match is_ours(name, address, tls.is_some()).await {
             true => Finding::ok(
                 "ports",
                 format!("{name} {address} is served by a running proxy"),
@@ -116,9 +129,23 @@ async fn port(name: &'static str, address: SocketAddr) -> Finding {
     )
 }
 
+/// Checks that the certificate and the key of a listener can be used.
+fn certificate(table: &str, loaded: Result<Arc<ServerTls>, impl std::fmt::Display>) -> Finding {
+    match loaded {
+        Ok(_) => Finding::ok("tls", format!("the certificate and key of {table} fit")),
+        Err(error) => {
+            let fix = format!("correct the files that {table} names");
+            Finding::error("tls", error.to_string(), fix)
+        }
+    }
+}
+
 /// Whether a Refrain process serves this address: its admin listener answers, or it returns the pages of problems.
-async fn is_ours(name: &str, address: SocketAddr) -> bool {
-    let Ok(client) = Client::new(&ADMIN, Some(&format!("http://{address}")), None) else {
+async fn is_ours(name: &str, address: SocketAddr, is_tls: bool) -> bool {
+    let scheme = if is_tls { "https" } else { "http" };
+    let url = format!("{scheme}://{address}");
+    // The certificate names the host that clients use, not this address.
+    let Ok(client) = Client::new(&ADMIN, Some(&url), None, &TlsFlags::unverified()) else {
         return false;
     };
     match name {

@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use refrain::clock::wall_time;
 
 use super::{Finding, store};
-use crate::client::{ADMIN, Client};
+use crate::client::{ADMIN, Client, TlsFlags};
 
-pub(super) async fn check(nodes: &[String]) -> Vec<Finding> {
+pub(super) async fn check(nodes: &[String], tls: &TlsFlags) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut versions = BTreeSet::new();
     for node in nodes {
-        match look(node).await {
+        match look(node, tls).await {
             Ok((version, clock)) => {
                 findings.push(Finding::ok(
                     "nodes",
@@ -38,8 +38,9 @@ pub(super) async fn check(nodes: &[String]) -> Vec<Finding> {
 }
 
 /// Version of a node, and the finding about its clock.
-async fn look(node: &str) -> Result<(String, Option<Finding>), String> {
-    let client = Client::new(&ADMIN, Some(node), None).map_err(|error| error.to_string())?;
+async fn look(node: &str, tls: &TlsFlags) -> Result<(String, Option<Finding>), String> {
+    let client = Client::new(&ADMIN, Some(node), None, tls);
+    let client = client.map_err(|error| error.to_string())?;
     let before = wall_time();
     let (date, overview) = client
         .get_dated("/api/overview")

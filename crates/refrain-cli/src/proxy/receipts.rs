@@ -8,7 +8,7 @@ use refrain::{
 use refrain_stores::receipts::{self, PostgresReceipts};
 
 /// Open receipts, each with its address in the policy.
-pub(super) type Opened = Vec<(Address, PostgresReceipts)>;
+pub(crate) type Opened = Vec<(Address, PostgresReceipts)>;
 
 /// Opens the receipts of each exactly-once operation, before the proxy serves.
 pub(super) async fn open(settings: &Settings) -> Result<Opened> {
@@ -21,7 +21,7 @@ pub(super) async fn open(settings: &Settings) -> Result<Opened> {
 }
 
 /// Adds the opened receipts to the layer.
-pub(super) fn read(layer: RefrainLayer, opened: Opened) -> RefrainLayer {
+pub(crate) fn read(layer: RefrainLayer, opened: Opened) -> RefrainLayer {
     let named = |layer: RefrainLayer, (address, receipts): (Address, _)| {
         layer.with_receipts(address.as_str(), receipts)
     };

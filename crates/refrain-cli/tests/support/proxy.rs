@@ -168,7 +168,8 @@ impl Started {
             if stdout.read_line(&mut line).unwrap() == 0 {
                 return None;
             }
-            if let Some(address) = line.strip_prefix(start) {
+            let secure = start.replace("http://", "https://");
+            if let Some(address) = line.strip_prefix(start).or(line.strip_prefix(&secure)) {
                 return Some(address.trim_end().parse().unwrap());
             }
         }
@@ -246,8 +247,16 @@ impl Proxy {
     }
 
     pub(crate) fn terminate(&self) {
+        self.signal(Signal::TERM);
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
         let pid = Pid::from_child(&self.started.child);
-        kill_process(pid, Signal::TERM).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.started.child.id()
     }
 
     /// From now on its files cannot grow: every write of its store fails.
@@ -269,6 +278,11 @@ impl Proxy {
             move || child.borrow_mut().try_wait().unwrap().is_some()
         });
         self.started.child.wait().unwrap()
+    }
+
+    /// Memory in use now, in KiB.
+    pub(crate) fn memory(&self) -> u64 {
+        self.status("VmRSS:")
     }
 
     /// Peak memory, in KiB.

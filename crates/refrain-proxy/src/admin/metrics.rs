@@ -31,6 +31,7 @@ use super::{census::CensusCache, durations::Durations, scans::ScanLimit, unknown
 use crate::{
     descriptors::Connections,
     telemetry::{RequestOutcome, TelemetryCounts, Totals},
+    tls::{HandshakeCounts, ServerTls, handshake_counts},
 };
 
 /// Problem codes of refused heads.
@@ -98,6 +99,7 @@ pub struct Metrics {
     unknown: UnknownCache,
     scans: ScanLimit,
     refused_access: RefusedAccess,
+    handshakes: HandshakeCounts,
     telemetry: TelemetryCounts,
 }
 
@@ -215,6 +217,7 @@ impl Metrics {
         for reason in ACCESS_REFUSALS {
             drop(refused_access.get_or_create(&[("reason", reason)]));
         }
+        let handshakes = handshake_counts(&mut registry);
         let telemetry = TelemetryCounts::registered(&mut registry);
         let decisions = || Decision::ALL.iter().map(|_| OnceLock::new()).collect();
         let operations = policy.operations();
@@ -229,6 +232,7 @@ impl Metrics {
             looked_up: AtomicU64::new(0),
             upstream_errors,
             refused_access,
+            handshakes,
             telemetry,
             registry,
             requests,
@@ -319,6 +323,11 @@ impl Metrics {
     /// Counters of requests that the admin listener refused.
     pub(super) fn refused_access(&self) -> &RefusedAccess {
         &self.refused_access
+    }
+
+    /// Counts the TLS handshakes of a listener here. Call it once for each.
+    pub fn count_handshakes(&self, tls: &ServerTls) {
+        tls.count_in(&self.handshakes);
     }
 
     /// Appends the metrics as text, without an end marker.

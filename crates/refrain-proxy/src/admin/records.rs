@@ -53,7 +53,7 @@ pub(crate) struct ListQuery {
 }
 
 /// Names and values of the parts of a scope.
-type ScopeParts = Vec<(String, String)>;
+pub(super) type ScopeParts = Vec<(String, String)>;
 
 impl ListQuery {
     /// The query for the store; `secret` is that of the store.
@@ -82,7 +82,7 @@ impl ListQuery {
     }
 }
 
-fn scope_of(parts: &[(String, String)]) -> Scope {
+pub(super) fn scope_of(parts: &[(String, String)]) -> Scope {
     let parts = parts.iter();
     parts.fold(Scope::none(), |scope, (name, value)| {
         scope.with(name, value)

@@ -42,6 +42,10 @@ pub(super) struct Sql {
     pub(super) usage: String,
     pub(super) sweep_completed: String,
     pub(super) sweep_tombstones: String,
+    pub(super) scope_key: String,
+    pub(super) put_scope_key: String,
+    pub(super) replace_scope_key: String,
+    pub(super) scope_keys: String,
     pub(super) secret: String,
     pub(super) epoch: String,
     pub(super) raise_epoch: String,
@@ -123,6 +127,16 @@ impl Sql {
             usage: usage(&schema),
             sweep_completed: sweep_completed(&schema),
             sweep_tombstones: sweep_tombstones(&schema),
+            scope_key: format!("SELECT key FROM {schema}.scope_keys WHERE scope = $1"),
+            put_scope_key: format!(
+                "INSERT INTO {schema}.scope_keys (scope, key) VALUES ($1, $2) ON CONFLICT (scope) DO NOTHING"
+            ),
+            replace_scope_key: format!(
+                "UPDATE {schema}.scope_keys SET key = $2 WHERE scope = $1 AND key = $3"
+            ),
+            scope_keys: format!(
+                "SELECT scope, key FROM {schema}.scope_keys WHERE scope > $1 ORDER BY scope LIMIT $2"
+            ),
             secret: format!("SELECT secret FROM {schema}.meta"),
             epoch: format!("SELECT epoch FROM {schema}.meta"),
             raise_epoch: format!("UPDATE {schema}.meta SET epoch = greatest(epoch, $1::int4)"),
@@ -246,20 +260,22 @@ fn count_open(schema: &str) -> String {
 /// records, and bytes of outcomes. Ends are rounded up by at most 1/512, so that few rows come back.
 ///
 /// A trace begins with its origin: length (2), key digest (8), four texts with their lengths (2), scope digest (8).
-/// Earlier releases wrote three texts and no scope.
+/// Earlier releases wrote three texts and no scope. Encrypted texts follow the scope digest.
 fn usage(schema: &str) -> String {
     let number = |at: &str| format!("get_byte(trace, {at}) * 256 + get_byte(trace, {at} + 1)");
     let (origin, first) = (number("0"), number("10"));
     let next = |at: &str| format!("{at} + 2 + {}", number(at));
     let scopes = format!(
-        "SELECT o.*, CASE WHEN origin > 10 AND octet_length(trace) >= origin AND {} + 10 <= origin \
-             THEN substring(trace FROM origin - 7 FOR 8) END AS scope FROM ( \
+        "SELECT e.*, CASE WHEN digest + 8 <= origin THEN substring(trace FROM digest + 1 FOR 8) END AS scope FROM ( \
+         SELECT d.*, CASE WHEN fourth + 10 <= origin THEN {} END AS digest FROM ( \
+         SELECT c.*, CASE WHEN origin > 10 AND octet_length(trace) >= origin THEN {} END AS fourth FROM ( \
          SELECT b.*, CASE WHEN origin > 10 THEN {} END AS third FROM ( \
          SELECT a.*, CASE WHEN octet_length(trace) > 12 THEN {origin} + 2 ELSE 0 END AS origin, \
              CASE WHEN octet_length(trace) > 12 THEN 12 + {first} END AS second \
          FROM (SELECT r.state, r.retention_ends, r.remember_ends, octet_length(r.outcome) AS bytes, r.trace \
              FROM {schema}.records r WHERE r.id BETWEEN $2::uuid AND $3::uuid \
-                 AND r.fingerprint <> '{FACT}'::uuid OFFSET 0) a OFFSET 0) b OFFSET 0) o",
+                 AND r.fingerprint <> '{FACT}'::uuid OFFSET 0) a OFFSET 0) b OFFSET 0) c OFFSET 0) d OFFSET 0) e",
+        next("fourth"),
         next("third"),
         next("second"),
     );

@@ -16,14 +16,14 @@ use http::{
     uri::PathAndQuery,
 };
 
-use super::{TraceContext, layer::LayerState};
+use super::{ClientCertificate, TraceContext, layer::LayerState};
 use crate::{
     Credential, Error, ErrorKind, Intent, Key, Operation, Result, Scope, Secret,
     clock::{Clock as _, SystemClock},
     engine::Count,
     fingerprint::{Content, Fields, Fingerprints, Json, NotJson, RequestView, normal_host},
     jwt::VerifiedClaims,
-    key::{CredentialPart, KEY_HEADER, Pointer, ScopePart, Source, Syntax},
+    key::{CredentialPart, KEY_HEADER, Pointer, ScopePart, Source, Syntax, TLS_SUBJECT},
     policy::{KeysKept, Match, ReplayTo, Unverified},
     record::OriginFields,
 };
@@ -156,6 +156,7 @@ pub(super) fn intent(
     body: &Bytes,
 ) -> Result<Intent> {
     let (operation, secret) = (&found.operation, shared.engine.secret());
+    let certificate = head.extensions.get();
     let uri = shared.uri(head);
     let host = host(head, &uri);
     let host = host.as_deref();
@@ -193,7 +194,7 @@ pub(super) fn intent(
         fingerprint: fingerprints.whole,
         earlier_fingerprint: fingerprints.hostless,
         credential: (operation.replay_to == ReplayTo::SameCredential)
-            .then(|| credential(&operation.credential, secret, &head.headers)),
+            .then(|| credential(&operation.credential, secret, &head.headers, certificate)),
         terms: operation.terms,
         probe: None,
         receipts: shared.witness(operation).cloned(),
@@ -210,6 +211,10 @@ pub(super) fn request_scope(
     claims: Option<&VerifiedClaims>,
     host: Option<&str>,
 ) -> Result<Scope> {
+    let certificate = head.extensions.get();
+    if found.operation.needs_client_certificate() && certificate.is_none() {
+        return Err(no_certificate());
+    }
     if let Some(derive) = &shared.scope {
         return Ok(derive(head));
     }
@@ -218,6 +223,7 @@ pub(super) fn request_scope(
         headers: &head.headers,
         host,
         credential: &found.operation.credential,
+        certificate,
         claims,
     };
     scope_of(found, &input)
@@ -243,6 +249,8 @@ pub(super) fn earlier_scope(
     let operation = &found.operation;
     let is_affected = shared.scope.is_none()
         && operation.scope.contains(&ScopePart::Credential)
+        // Earlier versions knew no certificates.
+        && !operation.needs_client_certificate()
         && differs_from_authorization_alone(&operation.credential, &head.headers);
     if !is_affected {
         return None;
@@ -254,6 +262,7 @@ pub(super) fn earlier_scope(
         headers: &head.headers,
         host: host.as_deref(),
         credential: &*AUTHORIZATION_ALONE,
+        certificate: None,
         claims,
     };
     scope_of(found, &input).ok()
@@ -263,7 +272,7 @@ pub(super) fn earlier_scope(
 fn differs_from_authorization_alone(credential: &[CredentialPart], headers: &HeaderMap) -> bool {
     let is_authorization = |part: &&CredentialPart| **part == *AUTHORIZATION.as_str();
     let mut others = separating(credential).filter(|it| !is_authorization(it));
-    others.any(|part| sent(part, headers).next().is_some())
+    others.any(|part| sent(part, headers, None).next().is_some())
         || headers.contains_key(AUTHORIZATION) && !credential.iter().any(|it| is_authorization(&it))
 }
 
@@ -340,6 +349,8 @@ pub struct ScopeInput<'a> {
     pub host: Option<&'a str>,
     /// The sources of the caller's credential, for `credential`.
     pub credential: &'a [CredentialPart],
+    /// The verified certificate of the client, for `tls:subject`.
+    pub certificate: Option<&'a ClientCertificate>,
     /// The claims of its token, for `jwt:CLAIM`.
     pub claims: Option<&'a VerifiedClaims>,
 }
@@ -351,7 +362,8 @@ pub struct ScopeInput<'a> {
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`] for `jwt:CLAIM` without claims, because an unverified claim must not pass for a verified one;
-/// [`ErrorKind::Invalid`] if the path has no segment of that name, or the claim is unusable.
+/// [`ErrorKind::Invalid`] if the path has no segment of that name, the claim is unusable, or there is no certificate for
+/// `tls:subject`.
 pub fn scope<'v>(
     parts: &[ScopePart],
     input: &ScopeInput<'_>,
@@ -374,6 +386,10 @@ pub fn scope<'v>(
                 &part.to_string(),
                 path_value(name).ok_or_else(|| no_value(name))?,
             ),
+            ScopePart::TlsSubject => {
+                let certificate = input.certificate.ok_or_else(no_certificate)?;
+                scope.with(TLS_SUBJECT, certificate.subject())
+            }
             ScopePart::Route => scope.with("route", operation),
             ScopePart::None => scope,
             ScopePart::Jwt(claim) => {
@@ -391,7 +407,12 @@ pub fn scope<'v>(
 /// A missing part differs from an empty one; the order of several values matters.
 /// Requests without any of the parts share one anonymous credential, for every choice of parts.
 #[must_use]
-pub fn credential(parts: &[CredentialPart], secret: &Secret, headers: &HeaderMap) -> Credential {
+pub fn credential(
+    parts: &[CredentialPart],
+    secret: &Secret,
+    headers: &HeaderMap,
+    certificate: Option<&ClientCertificate>,
+) -> Credential {
     let mut digest = None;
     let mut add = |kind, name: &str, value: &[u8]| {
         let digest = digest.get_or_insert_with(|| secret.start_digest("credential"));
@@ -402,23 +423,31 @@ pub fn credential(parts: &[CredentialPart], secret: &Secret, headers: &HeaderMap
     };
     for part in parts {
         let (kind, name) = match part {
-            CredentialPart::Header(name) => (1, name),
-            CredentialPart::Cookie(name) => (2, name),
+            CredentialPart::Header(name) => (1, name.as_str()),
+            CredentialPart::Cookie(name) => (2, name.as_str()),
+            CredentialPart::TlsSubject => (3, ""),
         };
-        sent(part, headers).for_each(|value| add(kind, name, value));
+        sent(part, headers, certificate).for_each(|value| add(kind, name, value));
     }
     digest.map_or_else(|| secret.nobody(), |digest| Credential(digest.finish()))
 }
 
 /// The values of a part of the credential that the request has.
-fn sent<'h>(part: &'h CredentialPart, headers: &'h HeaderMap) -> impl Iterator<Item = &'h [u8]> {
-    let (header, cookie) = match part {
-        CredentialPart::Header(name) => (Some(name), None),
-        CredentialPart::Cookie(name) => (None, Some(name)),
+fn sent<'h>(
+    part: &'h CredentialPart,
+    headers: &'h HeaderMap,
+    certificate: Option<&'h ClientCertificate>,
+) -> impl Iterator<Item = &'h [u8]> {
+    let (header, cookie, certificate) = match part {
+        CredentialPart::Header(name) => (Some(name), None, None),
+        CredentialPart::Cookie(name) => (None, Some(name), None),
+        CredentialPart::TlsSubject => (None, None, certificate),
     };
     let headers_sent = header.into_iter().flat_map(|name| values(headers, name));
     let cookies_sent = cookie.into_iter().flat_map(|name| cookies(headers, name));
-    headers_sent.map(HeaderValue::as_bytes).chain(cookies_sent)
+    let subject = certificate.map(ClientCertificate::subject);
+    let sent = headers_sent.map(HeaderValue::as_bytes);
+    sent.chain(cookies_sent).chain(subject)
 }
 
 /// The sources of the credential that the scope `credential` uses. In the default list, the header `Cookie` as a whole
@@ -460,6 +489,11 @@ fn no_value(name: &str) -> Error {
     Error::new(ErrorKind::Invalid, message)
 }
 
+fn no_certificate() -> Error {
+    let message = format!("`{TLS_SUBJECT}` needs a verified certificate of the client; send one");
+    Error::new(ErrorKind::Invalid, message)
+}
+
 fn unverified(claim: &str) -> Error {
     Error::new(
         ErrorKind::Unsupported,
@@ -473,7 +507,7 @@ fn unverified(claim: &str) -> Error {
 fn with_credential(mut scope: Scope, input: &ScopeInput<'_>) -> Scope {
     let mut is_anonymous = true;
     for part in separating(input.credential) {
-        let values: Vec<&[u8]> = sent(part, input.headers).collect();
+        let values: Vec<&[u8]> = sent(part, input.headers, input.certificate).collect();
         if values.is_empty() {
             continue;
         }

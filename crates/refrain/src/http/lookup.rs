@@ -136,6 +136,7 @@ impl LayerState {
             headers: &head.headers,
             host: host.as_deref(),
             credential: &operation.credential,
+            certificate: head.extensions.get(),
             claims,
         };
         extract::scope(parts, &input, name, value).ok()
@@ -241,7 +242,8 @@ impl LayerState {
     ) -> bool {
         let asking = || {
             let secret = self.engine.secret();
-            extract::credential(&operation.credential, secret, &head.headers)
+            let certificate = head.extensions.get();
+            extract::credential(&operation.credential, secret, &head.headers, certificate)
         };
         match (operation.replay_to, record.credential) {
             (ReplayTo::SameCredential, Some(first)) => asking() == first,
@@ -252,7 +254,12 @@ impl LayerState {
     }
 
     fn names_caller(&self, operation: &Operation) -> bool {
-        let is_name = |it: &ScopePart| matches!(it, ScopePart::Credential | ScopePart::Jwt(_));
+        let is_name = |it: &ScopePart| {
+            matches!(
+                it,
+                ScopePart::Credential | ScopePart::Jwt(_) | ScopePart::TlsSubject
+            )
+        };
         self.scope.is_none() && operation.scope.iter().any(is_name)
     }
 

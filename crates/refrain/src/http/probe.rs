@@ -287,7 +287,7 @@ fn shows_every_credential(operation: &Operation) -> bool {
 fn keeps_scope(operation: &Operation) -> bool {
     let is_kept = |part: &ScopePart| match part {
         ScopePart::Header(name) => name == header::HOST.as_str(),
-        ScopePart::Jwt(_) => false,
+        ScopePart::Jwt(_) | ScopePart::TlsSubject => false,
         _ => true,
     };
     operation.scope.iter().all(is_kept)

@@ -10,18 +10,23 @@ use std::{
 use serde::{Serialize, Serializer};
 
 use super::{Address, Operation, Policy, Quota, Warning, warning};
-use crate::{jwt::JwtSettings, store::embedded::Durability};
+use crate::{Encryption, jwt::JwtSettings, store::embedded::Durability};
 
 mod authorization;
 pub use authorization::AuthorizationScheme;
 
 mod draft;
 
+mod encryption;
+
 mod forms;
 
 mod jwt;
 
 mod given;
+
+mod network;
+pub use network::Network;
 
 mod problem;
 use problem::Report;
@@ -43,6 +48,9 @@ mod table;
 
 mod telemetry;
 pub use telemetry::{AccessLogSettings, AccessLogTarget, TraceSettings};
+
+mod tls;
+pub use tls::{ClientAuth, TlsSettings};
 
 mod typed;
 
@@ -78,18 +86,26 @@ pub struct Settings {
     pub admin: SocketAddr,
     /// Further host names of the admin listener on a loopback address, in lower case.
     pub admin_hosts: Vec<String>,
-    /// URL of the upstream service: scheme and authority, without a trailing slash.
+    /// URL of the upstream service: scheme, authority and base path, without a trailing slash.
     pub upstream: Option<String>,
     /// Store for the records. Of two, the first is a cache of outcomes in front of the second.
     pub store: Vec<Address>,
     /// When a `file:` store acknowledges a write.
     pub durability: Durability,
+    /// Keys of the store's records, from `[encryption]`; `None` if they are not encrypted.
+    pub encryption: Option<Encryption>,
     /// Configured directory of the audit log; see [`audit_folder`](Self::audit_folder) for the default.
     pub audit_log: Option<PathBuf>,
     /// URL prefix of the `type` of problem responses, with a trailing slash.
     pub problems: String,
     /// Limits and timeouts of the proxy.
     pub proxy: ProxySettings,
+    /// TLS towards clients of the proxy; `None` for plain HTTP.
+    pub tls: Option<TlsSettings>,
+    /// TLS of the admin listener; `None` for plain HTTP.
+    pub admin_tls: Option<TlsSettings>,
+    /// Proxies in front of this one whose forwarding headers are believed, from `[proxy]`.
+    pub trusted_proxies: Vec<Network>,
     /// Access log of the proxy, from `[proxy]`; `None` if there is none.
     pub access_log: Option<AccessLogSettings>,
     /// Traces of the proxy, from `[proxy]`; `None` if there are none.
@@ -276,8 +292,12 @@ impl fmt::Debug for Settings {
             .field("upstream", &self.upstream)
             .field("store", &self.store)
             .field("durability", &self.durability)
+            .field("encryption", &self.encryption)
             .field("audit_log", &self.audit_log)
             .field("problems", &self.problems)
+            .field("tls", &self.tls)
+            .field("admin_tls", &self.admin_tls)
+            .field("trusted_proxies", &self.trusted_proxies)
             .field("access_log", &self.access_log)
             .field("traces", &self.traces)
             .field("workers", &self.workers)

@@ -158,8 +158,10 @@ pub enum ReplayTo {
 #[cfg_attr(feature = "policy-file", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Reply {
-    /// After its outcome is durable.
+    /// An event stream (`text/event-stream`) while it arrives, any other response after its outcome is durable.
     #[default]
+    Auto,
+    /// After its outcome is durable.
     Stored,
     /// While it arrives from the upstream; the outcome is recorded at the same time.
     Streamed,
@@ -326,6 +328,13 @@ impl Operation {
     pub fn needs_token(&self) -> bool {
         let mut parts = self.scope.iter();
         self.guarded && parts.any(|part| matches!(part, ScopePart::Jwt(_)))
+    }
+
+    /// Whether its scope or its credential is the subject of the client's certificate.
+    #[must_use]
+    pub fn needs_client_certificate(&self) -> bool {
+        self.scope.contains(&ScopePart::TlsSubject)
+            || self.credential.contains(&CredentialPart::TlsSubject)
     }
 
     /// Whether receipts decide its unknown outcomes.

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     fingerprint::Part,
-    key::{ScopePart, Source},
+    key::{ScopePart, Source, TLS_SUBJECT},
 };
 
 /// A violated rule.
@@ -244,6 +244,20 @@ fn key_and_scope(operation: &Operation, faults: &mut Vec<RuleFault>) {
             _ => {}
         }
     }
+}
+
+/// The violated rule of an operation that depends on certificates of clients, where clients may have none.
+pub(super) fn certificates(operation: &Operation) -> Option<RuleFault> {
+    if !operation.needs_client_certificate() {
+        return None;
+    }
+    let settings: &'static [&'static str] = match operation.scope.contains(&ScopePart::TlsSubject) {
+        true => &["scope"],
+        false => &["credential"],
+    };
+    let message = format!("`{TLS_SUBJECT}` needs a verified certificate of every client");
+    let help = "write client_ca = \"FILE\" in [tls], and do not set client_auth = \"optional\"";
+    Some(fault(settings, message, help))
 }
 
 fn statuses(operation: &Operation, faults: &mut Vec<RuleFault>) {

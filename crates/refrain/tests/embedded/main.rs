@@ -14,6 +14,7 @@ mod erase;
 mod faults;
 mod kill;
 mod restart;
+mod scope_keys;
 mod sweep;
 mod torn;
 mod truncated;

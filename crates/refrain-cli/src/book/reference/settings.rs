@@ -14,6 +14,11 @@ const TABLES: [(&str, &str, &str); 9] = [
         "Limits and timeouts of the proxy itself.",
     ),
     (
+        "`[encryption]`",
+        "/$defs/Encryption",
+        "Keys that [encrypt the records of the store](../operating/encryption.md).",
+    ),
+    (
         "`[policy]`",
         "/$defs/Policy",
         "Settings of every guarded operation; an `[[operation]]` may override each of them, except `quota`.",

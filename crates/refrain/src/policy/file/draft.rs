@@ -104,13 +104,21 @@ impl Draft {
         apply.list(
             "scope",
             &values.scope,
-            &["credential", "header", "jwt", "path", "route", "none"],
+            &[
+                "credential",
+                "header",
+                "jwt",
+                "path",
+                "tls",
+                "route",
+                "none",
+            ],
             &mut operation.scope,
         );
         apply.list(
             "credential",
             &values.credential,
-            &["header", "cookie"],
+            &["header", "cookie", "tls"],
             &mut operation.credential,
         );
         apply.choice("replay_to", &values.replay_to, &mut operation.replay_to);
@@ -243,6 +251,9 @@ impl Draft {
             .into_iter()
             .map(|fault| (blame(&fault), fault))
             .collect();
+        if !report.has_client_certificates {
+            faults.extend(rules::certificates(&self.operation).map(|it| (blame(&it), it)));
+        }
         // An unparsable setting is already reported; do not also report violations that follow from it.
         faults.retain(|(place, _)| !report.has(place));
         for (place, fault) in faults {

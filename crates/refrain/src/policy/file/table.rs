@@ -11,7 +11,8 @@ use toml::{
 use super::{
     problem::Report,
     typed::{
-        Authorization, Jwt, OperationHead, Proxy, Quota, Relay, Section, Server, Signed, Worker,
+        Authorization, Encryption, Jwt, OperationHead, Proxy, Quota, Relay, Section, Server,
+        Signed, Tls, Worker,
     },
 };
 use crate::policy::suggest;
@@ -32,6 +33,7 @@ pub(super) enum ConfigTable {
     Top,
     Proxy,
     Jwt,
+    Encryption,
     Policy,
     Quota,
     Operation,
@@ -39,13 +41,15 @@ pub(super) enum ConfigTable {
     Worker,
     Authorization,
     Relay,
+    Tls,
 }
 
 impl ConfigTable {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 12] = [
         Self::Top,
         Self::Proxy,
         Self::Jwt,
+        Self::Encryption,
         Self::Policy,
         Self::Quota,
         Self::Operation,
@@ -53,6 +57,7 @@ impl ConfigTable {
         Self::Worker,
         Self::Authorization,
         Self::Relay,
+        Self::Tls,
     ];
 
     /// Names of the settings that belong in this table.
@@ -60,13 +65,24 @@ impl ConfigTable {
         match self {
             Self::Top => [
                 fields::<Server>(),
-                &["proxy", "jwt", "policy", "operation", "worker", "relay"],
+                &[
+                    "proxy",
+                    "tls",
+                    "admin_tls",
+                    "encryption",
+                    "jwt",
+                    "policy",
+                    "operation",
+                    "worker",
+                    "relay",
+                ],
             ]
             .concat(),
             Self::Proxy => fields::<Proxy>().to_vec(),
             Self::Policy => [fields::<Section>(), &["quota"]].concat(),
             Self::Quota => fields::<Quota>().to_vec(),
             Self::Jwt => fields::<Jwt>().to_vec(),
+            Self::Encryption => fields::<Encryption>().to_vec(),
             Self::Operation => [
                 fields::<OperationHead>(),
                 fields::<Section>(),
@@ -77,6 +93,7 @@ impl ConfigTable {
             Self::Worker => [fields::<Worker>(), &["authorization"]].concat(),
             Self::Authorization => fields::<Authorization>().to_vec(),
             Self::Relay => fields::<Relay>().to_vec(),
+            Self::Tls => fields::<Tls>().to_vec(),
         }
     }
 }
@@ -87,6 +104,7 @@ impl fmt::Display for ConfigTable {
             Self::Top => "at the top of the file",
             Self::Proxy => "in [proxy]",
             Self::Jwt => "in [jwt]",
+            Self::Encryption => "in [encryption]",
             Self::Policy => "in [policy]",
             Self::Quota => "in `quota` of [policy]",
             Self::Operation => "in [[operation]]",
@@ -94,6 +112,7 @@ impl fmt::Display for ConfigTable {
             Self::Worker => "in [[worker]]",
             Self::Authorization => "in `authorization` or `probe_authorization`",
             Self::Relay => "in [[relay]]",
+            Self::Tls => "in [tls] or [admin_tls]",
         })
     }
 }
@@ -117,6 +136,11 @@ fn unknown(
     report: &mut Report<'_>,
 ) {
     let text = name.get_ref().as_ref();
+    if text == "key" && place == ConfigTable::Encryption {
+        let help =
+            "write key_env with the name of an environment variable, or key_file with a path";
+        return report.push(name.span(), "this file must not contain a key", help);
+    }
     if text == "secret"
         && [
             ConfigTable::Signature,

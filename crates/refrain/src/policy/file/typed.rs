@@ -16,6 +16,7 @@ use super::{
     forms::{Audit, Fingerprint},
     proxy::HostHeader,
     schema,
+    tls::ClientAuth,
 };
 use crate::{
     Guarantee,
@@ -23,6 +24,9 @@ use crate::{
     key::{Sender, Syntax},
     policy::{Class, Duplicates, KeysKept, Mode, OnStoreFailure, Paths, ReplayTo, Reply},
 };
+
+mod jwt;
+pub(super) use jwt::Jwt;
 
 /// Process settings, at the top of the file.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -38,7 +42,8 @@ pub(super) struct Server {
     /// they need an admin token. Default: none.
     #[schemars(with = "Option<schema::OneOrMore<schema::HostName>>")]
     pub(super) admin_hosts: Option<List>,
-    /// URL of the upstream service: scheme, host and port, such as `http://127.0.0.1:3000`.
+    /// URL of the upstream service: scheme, host and port, such as `http://127.0.0.1:3000`, and a path that requests are
+    /// sent below, if there is one.
     #[schemars(with = "Option<schema::Upstream>")]
     pub(super) upstream: Option<String>,
     /// Store for the records. With two (a list, or separated by a comma), the first is a cache of outcomes
@@ -61,6 +66,25 @@ pub(super) struct Server {
     /// URL prefix of the `type` of problem responses. Default: /.well-known/refrain/problems/.
     #[schemars(with = "Option<schema::ProblemBase>")]
     pub(super) problems: Option<String>,
+}
+
+/// Keys that encrypt the records of the store. A key is 32 bytes, as 64 hexadecimal digits or as base64.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Encryption {
+    /// Environment variable with the key, or `NAME_FILE` with the path of a file that holds it. Without a key, new
+    /// records are not encrypted.
+    #[schemars(with = "Option<schema::VariableName>")]
+    pub(super) key_env: Option<String>,
+    /// File with the key. Use instead of `key_env`.
+    #[schemars(with = "Option<schema::PathText>")]
+    pub(super) key_file: Option<String>,
+    /// Environment variables with keys that only decrypt, as for `key_env`. Default: none.
+    #[schemars(with = "Option<schema::OneOrMore<schema::VariableName>>")]
+    pub(super) previous_key_envs: Option<List>,
+    /// Files with keys that only decrypt. Default: none.
+    #[schemars(with = "Option<schema::OneOrMore<schema::PathText>>")]
+    pub(super) previous_key_files: Option<List>,
 }
 
 /// Limits and timeouts of the proxy.
@@ -111,6 +135,10 @@ pub(super) struct Proxy {
     /// `Host` header that the upstream receives. Default: client.
     #[schemars(with = "Option<HostHeader>")]
     pub(super) host: Option<String>,
+    /// Networks and addresses of proxies in front of this one, whose `X-Forwarded-*` and `Forwarded` are believed. From all
+    /// other clients these headers are replaced. Default: none.
+    #[schemars(with = "Option<schema::OneOrMore<schema::NetworkText>>")]
+    pub(super) trusted_proxies: Option<List>,
     /// Accept a response to a guarded request that ends with its connection, as in HTTP/1.0. If false, the outcome
     /// of such a request is unknown, because the response may be truncated. Default: false.
     pub(super) http10_upstream: Option<bool>,
@@ -132,50 +160,28 @@ pub(super) struct Proxy {
     pub(super) otlp_sample_ratio: Option<f64>,
 }
 
-/// Tokens (JSON Web Tokens) whose claims a scope is made of.
+/// TLS of a listener: its certificate and key, and the certificates of its clients.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Jwt {
-    /// URL of the JSON Web Key Set with the issuer's public keys. One source of keys is required. Default: none.
-    #[schemars(with = "Option<schema::JwksUrl>")]
-    pub(super) jwks_url: Option<String>,
-    /// File with a JSON Web Key Set, which is read again like a URL.
+pub(super) struct Tls {
+    /// PEM file with the server's certificate, then the intermediate ones. It is read again when it changes.
     #[schemars(with = "Option<schema::PathText>")]
-    pub(super) jwks_file: Option<String>,
-    /// PEM files (`BEGIN PUBLIC KEY`) with one public key each.
-    #[schemars(with = "Option<schema::OneOrMore<schema::PathText>>")]
-    pub(super) public_key_file: Option<List>,
-    /// Environment variables that hold a secret for HMAC, of at least 32 bytes; each may be given as `NAME_FILE` with the
-    /// path of a file.
-    #[schemars(with = "Option<schema::OneOrMore<schema::VariableName>>")]
-    pub(super) secret_env: Option<List>,
-    /// Files that hold one such secret each.
-    #[schemars(with = "Option<schema::OneOrMore<schema::PathText>>")]
-    pub(super) secret_file: Option<List>,
-    /// Algorithms that a token may be signed with. Default: those that fit public keys; with a secret, HS256.
-    #[schemars(with = "Option<schema::OneOrMore<schema::JwtAlgorithm>>")]
-    pub(super) algorithms: Option<List>,
-    /// Issuers whose tokens are valid, as in the claim `iss`. Default: any.
-    #[schemars(with = "Option<schema::OneOrMore<schema::PathText>>")]
-    pub(super) issuer: Option<List>,
-    /// Audiences, one of which a token must name in the claim `aud`; `*` accepts every token of the issuer. Required.
-    #[schemars(with = "Option<schema::OneOrMore<schema::PathText>>")]
-    pub(super) audience: Option<List>,
-    /// Maximum difference between the clocks of issuer and proxy: up to 10m. Default: 1m.
+    pub(super) certificate: Option<String>,
+    /// PEM file with the private key of the certificate, without a passphrase. It is read again when it changes.
+    #[schemars(with = "Option<schema::PathText>")]
+    pub(super) key: Option<String>,
+    /// PEM file with the authorities that may issue certificates of clients. Default: clients are not asked for one.
+    #[schemars(with = "Option<schema::PathText>")]
+    pub(super) client_ca: Option<String>,
+    /// Whether a client without a certificate is rejected. Default: required.
+    #[schemars(with = "Option<ClientAuth>")]
+    pub(super) client_auth: Option<String>,
+    /// Maximum time for a TLS handshake. Default: 10s.
     #[schemars(with = "Option<schema::Duration>")]
-    pub(super) leeway: Option<Scalar>,
-    /// Header with the token, after `Bearer ` or alone; in `Authorization`, only after `Bearer `. Default: Authorization.
-    #[schemars(with = "Option<schema::HeaderName>")]
-    pub(super) header: Option<String>,
-    /// Age at which the key set is fetched again: 1s to 30d. Default: 10m.
-    #[schemars(with = "Option<schema::Duration>")]
-    pub(super) jwks_refresh: Option<Scalar>,
-    /// Age up to which the key set is used while it cannot be fetched: up to 30d. Default: 1d.
-    #[schemars(with = "Option<schema::Duration>")]
-    pub(super) jwks_stale: Option<Scalar>,
-    /// Least time between two fetches, such as for tokens that name an unknown key: from 100ms. Default: 10s.
-    #[schemars(with = "Option<schema::Duration>")]
-    pub(super) jwks_retry: Option<Scalar>,
+    pub(super) handshake_timeout: Option<Scalar>,
+    /// Maximum number of unfinished TLS handshakes; a further one ends the oldest: 1 to 100000. Default: 1000.
+    #[schemars(with = "Option<usize>")]
+    pub(super) handshakes_max: Option<Scalar>,
 }
 
 /// Settings that `[policy]` and every `[[operation]]` share.
@@ -264,7 +270,7 @@ pub(super) struct Section {
     /// Maximum size of a response body that is stored with its outcome: up to 64MiB. Default: 8MiB.
     #[schemars(with = "Option<schema::Size>")]
     pub(super) outcome_bytes_max: Option<Scalar>,
-    /// When a response is sent to the client. Default: stored.
+    /// When a response is sent to the client. Default: auto, which streams responses of the type `text/event-stream`.
     #[schemars(with = "Option<Reply>")]
     pub(super) reply: Option<String>,
     /// Enforce the policy, or only observe. Default: enforce.
