@@ -100,6 +100,8 @@ async fn serve(
     let layer = receipts::read(refrain_proxy::layer(settings, engine.clone())?, receipts);
     let layer = layer.with_observer(telemetry.clone());
     learn_standings(&layer).await?;
+    // Before the first request, so that none is admitted uncounted.
+    engine.count_usage().await?;
     let (listener, door) = (listen(address).await?, listen(settings.admin).await?);
     let is_draining = Arc::new(AtomicBool::new(false));
     let admin = Admin {

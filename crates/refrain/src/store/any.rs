@@ -113,7 +113,7 @@ impl AnyStore {
     ) -> impl Future<Output = Result<Settled>> + Send + use<'a> {
         let settling: BoxedReply<'a, _> = match &self.encrypting {
             Some(encrypting) if matches!(end, Settlement::Complete { .. }) => {
-                let scope = origin.scope_digest();
+                let scope = origin.scope_digest().unwrap_or_default();
                 Box::pin(self.settle_encrypted(encrypting, scope, (id, fence), end))
             }
             _ => self.store.settle(id, fence, end),
@@ -135,7 +135,8 @@ impl AnyStore {
     /// The scope of a record; zeros if it is not known.
     async fn scope_of(&self, id: RecordId) -> Result<ScopeDigest> {
         let found = self.store.read(id).await.map_err(Error::unapplied)?;
-        Ok(found.map_or(ScopeDigest::default(), |it| it.record.trace.scope_digest()))
+        let scope = found.and_then(|it| it.record.trace.scope_digest());
+        Ok(scope.unwrap_or_default())
     }
 
     /// Decrypts the records of a list. A record that cannot be decrypted stays as it is, so that it does not hide the others.

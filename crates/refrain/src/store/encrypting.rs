@@ -149,7 +149,9 @@ impl StoreEncryption {
 
     /// As [`Store::claim`], with an encrypted origin and a decrypted outcome.
     pub(super) async fn claim<S: Store>(&self, store: &S, mut claim: Claim) -> Result<Verdict> {
-        let (id, scope) = (claim.id, claim.origin.scope_digest());
+        let id = claim.id;
+        // Zeros if it is not known.
+        let scope = claim.origin.scope_digest().unwrap_or_default();
         if let Some(key) = self.current(store, scope).await.map_err(Error::unapplied)? {
             claim.origin = claim.origin.encrypted(id, &key);
         }
@@ -219,7 +221,7 @@ impl StoreEncryption {
         reading: Reading,
     ) -> Result<Reading> {
         let Reading { id, record, now } = reading;
-        let scope = record.trace.scope_digest();
+        let scope = record.trace.scope_digest().unwrap_or_default();
         let trace = self.trace(store, &record.trace, id).await;
         let state = match record.state {
             State::Completed {

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::{cell, check};
 
 /// Each table of the file: its heading, its JSON pointer in the schema, and its introduction.
-const TABLES: [(&str, &str, &str); 9] = [
+const TABLES: [(&str, &str, &str); 10] = [
     ("At the top", "", "Settings of the process."),
     (
         "`[proxy]`",

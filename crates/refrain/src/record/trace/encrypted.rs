@@ -174,7 +174,9 @@ mod tests {
         assert_eq!(history.key_digest, Some(KeyDigest([3; 8])));
         assert_eq!(history.attempts, plain.read().unwrap().attempts);
         assert_eq!(stored.encryption(), Some((ScopeDigest([5; 8]), 3)));
-        assert_eq!(origin.scope_digest(), ScopeDigest([5; 8]));
+        assert_eq!(origin.scope_digest(), Some(ScopeDigest([5; 8])));
+        // Quotas count encrypted records too.
+        assert_eq!(stored.scope_digest(), Some(ScopeDigest([5; 8])));
         assert_eq!(stored.decrypted(ID, &key(1)).unwrap(), plain);
     }
 
@@ -208,6 +210,6 @@ mod tests {
         for origin in [Origin::default(), Origin::new(&bare)] {
             assert_eq!(origin.clone().encrypted(ID, &key(1)), origin);
         }
-        assert_eq!(Origin::default().scope_digest(), ScopeDigest::default());
+        assert_eq!(Origin::default().scope_digest(), None);
     }
 }
