@@ -50,7 +50,7 @@ use report::Report;
 /// Name and function of a benchmark.
 type Benchmark = (&'static str, fn(&Setup, &mut Report) -> Result<()>);
 
-const BENCHMARKS: [Benchmark; 14] = [
+const BENCHMARKS: [Benchmark; 15] = [
     ("chaos", chaos::run),
     ("compare", compare::run),
     ("encryption", encryption::run),
