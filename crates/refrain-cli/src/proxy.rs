@@ -6,7 +6,7 @@ use std::{
     path::PathBuf,
     process::ExitCode,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -18,7 +18,7 @@ use refrain::{
 };
 use refrain_proxy::{
     Proxy, StartError,
-    admin::{self, Admin, Metrics},
+    admin::{self, Admin, CurrentAdmin, Metrics},
     telemetry::Telemetry,
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -36,6 +36,9 @@ use crate::{
 
 mod greeting;
 mod receipts;
+mod reload;
+
+use reload::{PolicyReload, Reloadable, Reloader};
 
 #[cfg_attr(not(feature = "otel"), path = "proxy/traces_off.rs")]
 mod traces;
@@ -46,7 +49,7 @@ const BAD_CONFIGURATION: u8 = 64;
 const UNAVAILABLE: u8 = 69;
 
 /// Guard an HTTP service, without changes to its code
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "Examples:
   refrain proxy --upstream http://127.0.0.1:3000
                                         guard POST and PATCH, with records in ./refrain-data
@@ -62,6 +65,8 @@ append _FILE to name a file that holds the value), which overrides the file.
 If the admin address is not a loopback address, REFRAIN_ADMIN_TOKEN is required; REFRAIN_ADMIN_READER_TOKEN is a
 second token, which may look at everything and change nothing. Append _FILE to read either of them from a file.
 SIGTERM and Ctrl-C let running requests finish, for up to `drain` of [proxy]; a second signal stops at once.
+SIGHUP, or POST /api/reload on the admin address, reads the file again and puts its operations in force; an invalid
+file keeps the old ones, and the log says why.
 
 Exit codes: 0 stopped by a signal, 2 wrong usage, 64 bad configuration, 69 port, store, audit log or access log unavailable.")]
 pub(crate) struct Args {
@@ -181,6 +186,19 @@ impl From<refrain::Error> for Failure {
 }
 
 fn start(args: &Args) -> Result<(), Failure> {
+    let loaded = load(args)?;
+    log_to_stderr(&settings::value("log", args.log.as_deref())?)?;
+    raise_file_limit();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let said = args.config.is_none().then(|| loaded.as_file());
+    let Loaded { settings, .. } = loaded;
+    runtime.block_on(serve(args, &settings, said.as_deref()))
+}
+
+/// Reads and checks the settings, at start-up and for a reload.
+fn load(args: &Args) -> Result<Loaded, Failure> {
     let otlp_endpoint = traces::endpoint()?;
     let loaded = settings::load(
         args.config.as_deref(),
@@ -200,19 +218,13 @@ fn start(args: &Args) -> Result<(), Failure> {
     if loaded.settings.upstream.is_none() {
         return Err(StartError::NoUpstream.into());
     }
-    log_to_stderr(&settings::value("log", args.log.as_deref())?)?;
-    raise_file_limit();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    let said = args.config.is_none().then(|| loaded.as_file());
-    let Loaded { settings, .. } = loaded;
-    runtime.block_on(serve(&settings, said.as_deref()))
+    Ok(loaded)
 }
 
-async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
-    // Before the ports are open: from here on a signal stops the proxy in order.
+async fn serve(args: &Args, settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
+    // Before the ports are open: from here on a signal stops the proxy in order, and SIGHUP does not end it.
     let (mut signals, mut told) = (Signals::new()?, Signals::new()?);
+    let hangups = signal(SignalKind::hangup())?;
     let (token, reader_token) = admin_tokens(settings.admin)?;
     // Claims are kept in the last store named.
     let truth = settings.store.last().map_or("", Address::as_str);
@@ -221,7 +233,7 @@ async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
     if let Some(log) = &settings.access_log {
         telemetry.open_access_log(log)?;
     }
-    let receipts = receipts::open(settings).await?;
+    let receipts = receipts::open(settings, receipts::Opened::new()).await?;
     let engine = Engine::new(open_store(settings).await?.with_meter(metrics.clone()));
     traces::start(settings, &telemetry, engine.store())?;
     let is_audited = settings.audited().next().is_some();
@@ -229,26 +241,43 @@ async fn serve(settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
     let upstream = settings.upstream.as_deref().map(redacted);
     let engine = engine.with_upstream(&upstream.unwrap_or_default());
     let proxy = Proxy::bind(settings, engine.clone())?
-        .with_layer(|layer| receipts::read(layer, receipts))
+        .with_layer(|layer| receipts::read(layer, &receipts))
         .with_telemetry(&telemetry);
-    for witness in proxy.layer().witnesses() {
+    for witness in proxy.layer().get().witnesses() {
         engine.learn_standing(witness).await?;
     }
     let door = listen(settings.admin).await?;
     let (address, admin_address) = (proxy.address()?, door.local_addr()?);
     let is_draining = Arc::new(AtomicBool::new(false));
-    let admin = Admin {
-        layer: proxy.layer().clone(),
+    let admin = CurrentAdmin::new(Admin {
+        layer: proxy.layer().get(),
         telemetry: telemetry.clone(),
         is_draining: is_draining.clone(),
         token,
         reader_token,
         configuration: serde_json::to_value(settings).unwrap_or_default(),
         workers: None,
+        reload: None,
+    });
+    let policy = PolicyReload {
+        layer: proxy.layer().clone(),
+        admin: admin.clone(),
+        metrics: metrics.clone(),
+        receipts: Arc::new(Mutex::new(receipts)),
     };
+    let parts: Vec<Box<dyn Reloadable>> = vec![Box::new(policy)];
+    let reloader = Reloader::new(
+        args.clone(),
+        settings.clone(),
+        admin.clone(),
+        metrics,
+        parts,
+    );
+    admin.change(|admin| admin.reload = Some(reloader.clone()));
     // The admin address serves until the very end, so that draining can be watched.
     let admin = tokio::spawn(admin::serve(door, admin, std::future::pending()));
     greeting::print(settings, address, admin_address, &engine, said);
+    tokio::spawn(reloader.follow(hangups));
     let insisted = async {
         told.next().await;
         told.next().await;

@@ -444,6 +444,7 @@ fn serve_workers(runtime: &tokio::runtime::Runtime, workers: Arc<HostileWorkers>
         reader_token: None,
         configuration: json!({ "workers": [{ "name": HOSTILE }], "store": HOSTILE }),
         workers: Some(workers),
+        reload: None,
     };
     let listener = runtime
         .block_on(tokio::net::TcpListener::bind("127.0.0.1:0"))

@@ -54,6 +54,7 @@ async fn open_with(operation: Operation, token: Option<&str>) -> Stage {
         reader_token: None,
         configuration: Value::Null,
         workers: None,
+        reload: None,
     };
     tokio::spawn(admin::serve(listener, admin, pending()));
     Stage { engine, layer, url }

@@ -17,6 +17,7 @@
 //! | `GET /api/workers` | the message consumers of this process |
 //! | `GET /api/workers/{name}/dead-letters` | dead letters of a worker, without consuming them: `?limit=` |
 //! | `POST /api/workers/{name}/redrive` | publishes dead letters again |
+//! | `POST /api/reload` | reads the configuration again, and puts its policy in force |
 //!
 //! All routes but the probes require a token, if one is set. It is optional only on a loopback address.
 //! Errors of the API are JSON: `error` says what is wrong, `fix` what to do.
@@ -24,12 +25,12 @@
 use std::{
     io,
     net::SocketAddr,
-    sync::{Arc, atomic::AtomicBool},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
 };
 
 use axum::{
     Router,
-    extract::DefaultBodyLimit,
+    extract::{DefaultBodyLimit, FromRef},
     middleware,
     routing::{get, post},
 };
@@ -52,6 +53,12 @@ pub(crate) mod operations;
 pub(crate) mod overview;
 pub(crate) mod records;
 pub(crate) mod refusal;
+
+mod reload;
+pub use reload::{
+    OperationChanges, Reload, ReloadCounts, ReloadFuture, ReloadRejection, ReloadReport,
+};
+
 pub(crate) mod resolve;
 mod scrape;
 pub(crate) mod sessions;
@@ -86,6 +93,47 @@ pub struct Admin {
     pub configuration: serde_json::Value,
     /// The message consumers of this process, if it has any.
     pub workers: Option<Arc<dyn Workers>>,
+    /// Reads the configuration again, if the process can do so.
+    pub reload: Option<Arc<dyn Reload>>,
+}
+
+/// The state that an admin listener serves, which a reload replaces. Clones share it; each request uses one state.
+#[derive(Debug, Clone)]
+pub struct CurrentAdmin(Arc<Mutex<Arc<Admin>>>);
+
+impl CurrentAdmin {
+    /// Starts with this state.
+    #[must_use]
+    pub fn new(admin: Admin) -> Self {
+        Self(Arc::new(Mutex::new(Arc::new(admin))))
+    }
+
+    /// The state in force.
+    #[must_use]
+    pub fn get(&self) -> Arc<Admin> {
+        self.lock().clone()
+    }
+
+    /// Serves all later requests with the changed state. The tokens stay those of the start.
+    pub fn change(&self, change: impl FnOnce(&mut Admin)) {
+        change(Arc::make_mut(&mut self.lock()));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Arc<Admin>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl From<Admin> for CurrentAdmin {
+    fn from(admin: Admin) -> Self {
+        Self::new(admin)
+    }
+}
+
+impl FromRef<CurrentAdmin> for Arc<Admin> {
+    fn from_ref(current: &CurrentAdmin) -> Self {
+        current.get()
+    }
 }
 
 /// Serves until `shutdown` completes, then waits a few seconds for responses in progress.
@@ -97,10 +145,11 @@ pub struct Admin {
 /// Closes its connections at once when dropped.
 pub async fn serve(
     listener: TcpListener,
-    admin: Admin,
+    admin: impl Into<CurrentAdmin>,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    let telemetry = admin.telemetry.clone();
+    let admin = admin.into();
+    let telemetry = admin.get().telemetry.clone();
     let router = router(admin, listener.local_addr()?)?;
     tokio::select! {
         () = listen::serve(listener, router, shutdown) => Ok(()),
@@ -109,8 +158,8 @@ pub async fn serve(
 }
 
 /// All routes, for a listener on this address.
-fn router(admin: Admin, address: SocketAddr) -> io::Result<Router> {
-    let access = Arc::new(Access::new(address, &admin)?);
+fn router(admin: CurrentAdmin, address: SocketAddr) -> io::Result<Router> {
+    let access = Arc::new(Access::new(address, &admin.get())?);
     let api = Router::new()
         .route("/metrics", get(scrape::metrics))
         .route("/api/records", get(records::list))
@@ -129,6 +178,7 @@ fn router(admin: Admin, address: SocketAddr) -> io::Result<Router> {
             get(workers::dead_letters),
         )
         .route("/api/workers/{name}/redrive", post(workers::redrive))
+        .route("/api/reload", post(reload::reload))
         .layer(middleware::from_fn_with_state(
             access.clone(),
             access::require_token,
@@ -149,5 +199,5 @@ fn router(admin: Admin, address: SocketAddr) -> io::Result<Router> {
             access::reject_cross_site,
         ))
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
-        .with_state(Arc::new(admin)))
+        .with_state(admin))
 }

@@ -9,12 +9,12 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use refrain::{http::RefrainLayer, policy::ProxySettings};
+use refrain::policy::ProxySettings;
 use refrain_http1::{Input, Limits};
 use tokio::net::TcpStream;
-use tower_layer::Layer as _;
 
 use crate::{
+    current::{ConnectionService, CurrentLayer},
     forward::Forward,
     telemetry::Telemetry,
     wake_batch::WakeBatch,
@@ -36,7 +36,7 @@ const HEAD_BYTES_MIN: usize = 8 << 10;
 /// State shared by the client connections of one thread.
 #[derive(Clone)]
 pub(crate) struct Clients {
-    layer: RefrainLayer,
+    layer: Arc<CurrentLayer>,
     forward: Forward,
     watch: Arc<Watch>,
     wake_batch: Arc<WakeBatch>,
@@ -47,7 +47,7 @@ pub(crate) struct Clients {
 
 impl Clients {
     pub(crate) fn new(
-        layer: RefrainLayer,
+        layer: Arc<CurrentLayer>,
         forward: Forward,
         watch: Arc<Watch>,
         wake_batch: Arc<WakeBatch>,
@@ -119,7 +119,11 @@ impl Clients {
                 poll_fn(|context| poll_version(&mut stream, &mut input, &client, context));
             let version = listening.await?;
             let front = Front {
-                service: self.layer.layer(self.forward.of(peer.ip())),
+                service: Arc::new(ConnectionService::new(
+                    &self.layer,
+                    &self.forward,
+                    peer.ip(),
+                )),
                 client,
                 telemetry: self.telemetry,
             };

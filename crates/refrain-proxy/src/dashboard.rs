@@ -23,7 +23,7 @@ use axum::{
 };
 use http::{HeaderName, HeaderValue, header, request::Parts};
 
-use crate::admin::{Admin, access::Access, refusal::Refusal};
+use crate::admin::{Admin, CurrentAdmin, access::Access, refusal::Refusal};
 
 mod advice;
 mod chart;
@@ -44,7 +44,7 @@ const CONTENT_POLICY: &str = "default-src 'none'; style-src 'self'; script-src '
     connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
 
 /// The routes of the dashboard.
-pub(crate) fn routes(access: &Arc<Access>) -> Router<Arc<Admin>> {
+pub(crate) fn routes(access: &Arc<Access>) -> Router<CurrentAdmin> {
     let pages = Router::new()
         .route("/", get(overview::show))
         .route("/live", get(live::live))
@@ -120,13 +120,13 @@ struct Desk {
     visitor: Visitor,
 }
 
-impl FromRequestParts<Arc<Admin>> for Desk {
+impl FromRequestParts<CurrentAdmin> for Desk {
     type Rejection = Refusal;
 
-    async fn from_request_parts(parts: &mut Parts, admin: &Arc<Admin>) -> Result<Self, Refusal> {
+    async fn from_request_parts(parts: &mut Parts, admin: &CurrentAdmin) -> Result<Self, Refusal> {
         let visitor = parts.extensions.get::<Visitor>().cloned();
         Ok(Self {
-            admin: admin.clone(),
+            admin: admin.get(),
             visitor: visitor.ok_or_else(visit::forbidden)?,
         })
     }

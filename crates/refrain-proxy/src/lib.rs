@@ -11,6 +11,7 @@ pub mod telemetry;
 
 mod clients;
 mod connect;
+mod current;
 mod dashboard;
 mod descriptors;
 mod forward;
@@ -23,6 +24,7 @@ mod upstream_body;
 mod wake_batch;
 mod watch;
 
+pub use current::CurrentLayer;
 pub use forward::{Forward, Target};
 pub use server::{Proxy, StartError};
 pub use upstream_body::UpstreamBody;

@@ -24,6 +24,7 @@ use tokio::{
 
 use crate::{
     clients::Clients,
+    current::CurrentLayer,
     descriptors::Connections,
     forward::{Forward, Target},
     telemetry::Telemetry,
@@ -97,7 +98,7 @@ type Draining = watch::Receiver<bool>;
 pub struct Proxy {
     listener: std::net::TcpListener,
     target: Arc<Target>,
-    layer: RefrainLayer,
+    layer: Arc<CurrentLayer>,
     engine: Engine,
     settings: ProxySettings,
     connections: Connections,
@@ -123,7 +124,7 @@ impl Proxy {
         Ok(Self {
             listener,
             target,
-            layer,
+            layer: CurrentLayer::new(layer),
             engine,
             settings: settings.proxy,
             connections: Connections::default(),
@@ -139,16 +140,16 @@ impl Proxy {
         self.listener.local_addr()
     }
 
-    /// The layer that guards requests.
+    /// The layer that guards requests, which a reload replaces.
     #[must_use]
-    pub fn layer(&self) -> &RefrainLayer {
+    pub fn layer(&self) -> &Arc<CurrentLayer> {
         &self.layer
     }
 
-    /// Replaces the layer, for example to attach an observer.
+    /// Changes the layer before the proxy serves, for example to attach an observer.
     #[must_use]
     pub fn with_layer(mut self, change: impl FnOnce(RefrainLayer) -> RefrainLayer) -> Self {
-        self.layer = change(self.layer);
+        self.layer = CurrentLayer::new(change(self.layer.get()));
         self
     }
 
@@ -158,9 +159,8 @@ impl Proxy {
         let metrics = telemetry.metrics();
         self.connections = metrics.connections().clone();
         self.target.report_to(telemetry);
-        self.layer = self.layer.with_observer(telemetry.clone());
         self.telemetry = Some(telemetry.clone());
-        self
+        self.with_layer(|layer| layer.with_observer(telemetry.clone()))
     }
 
     /// Serves until `stop` completes, then accepts no more requests and waits for the running ones to end,
@@ -175,7 +175,7 @@ impl Proxy {
         stop: impl Future<Output = ()>,
         stop_at_once: impl Future<Output = ()>,
     ) -> io::Result<usize> {
-        self.layer.report();
+        self.layer.get().report();
         let (drain, draining) = watch::channel(false);
         let open = Arc::new(AtomicUsize::new(0));
         let threads = (0..self.threads()).map(|at| self.thread(at, &draining, &open));

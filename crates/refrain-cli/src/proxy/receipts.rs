@@ -4,28 +4,33 @@ use refrain::{
     Result,
     http::RefrainLayer,
     policy::{Address, Settings},
+    receipts::AnyReceipts,
 };
-use refrain_stores::receipts::{self, PostgresReceipts};
+use refrain_stores::receipts;
 
 /// Open receipts, each with its address in the policy.
-pub(super) type Opened = Vec<(Address, PostgresReceipts)>;
+pub(super) type Opened = Vec<(Address, AnyReceipts)>;
 
-/// Opens the receipts of each exactly-once operation, before the proxy serves.
-pub(super) async fn open(settings: &Settings) -> Result<Opened> {
+/// Opens the receipts of each exactly-once operation, before the policy is in force. Those in use stay open.
+pub(super) async fn open(settings: &Settings, in_use: Opened) -> Result<Opened> {
     let mut opened = Opened::new();
     for address in addresses(settings) {
-        let receipts = receipts::open(&address).await?;
+        let known = in_use.iter().find(|(known, _)| *known == address);
+        let receipts = match known {
+            Some((_, receipts)) => receipts.clone(),
+            None => AnyReceipts::new(receipts::open(&address).await?),
+        };
         opened.push((address, receipts));
     }
     Ok(opened)
 }
 
 /// Adds the opened receipts to the layer.
-pub(super) fn read(layer: RefrainLayer, opened: Opened) -> RefrainLayer {
-    let named = |layer: RefrainLayer, (address, receipts): (Address, _)| {
-        layer.with_receipts(address.as_str(), receipts)
+pub(super) fn read(layer: RefrainLayer, opened: &Opened) -> RefrainLayer {
+    let named = |layer: RefrainLayer, (address, receipts): &(Address, AnyReceipts)| {
+        layer.with_receipts(address.as_str(), receipts.clone())
     };
-    opened.into_iter().fold(layer, named)
+    opened.iter().fold(layer, named)
 }
 
 /// The address of each receipts table, without duplicates.

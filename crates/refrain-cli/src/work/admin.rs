@@ -56,6 +56,7 @@ pub(super) async fn serve(
         reader_token,
         configuration: serde_json::to_value(state.settings).unwrap_or_default(),
         workers: Some(workers),
+        reload: None,
     };
     let task = tokio::spawn(admin::serve(listener, admin, std::future::pending()));
     Ok(Serving(task.abort_handle()))

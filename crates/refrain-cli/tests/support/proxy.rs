@@ -246,8 +246,15 @@ impl Proxy {
     }
 
     pub(crate) fn terminate(&self) {
-        let pid = Pid::from_child(&self.started.child);
-        kill_process(pid, Signal::TERM).unwrap();
+        self.signal(Signal::TERM);
+    }
+
+    pub(crate) fn hang_up(&self) {
+        self.signal(Signal::HUP);
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.started.child), signal).unwrap();
     }
 
     /// From now on its files cannot grow: every write of its store fails.

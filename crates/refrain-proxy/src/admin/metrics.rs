@@ -3,11 +3,13 @@
 //! Labels come only from the policy and from this code, never from a request, so their number is bounded.
 
 use std::{
+    collections::BTreeMap,
     fmt,
     sync::{Arc, OnceLock},
     time::Duration,
 };
 
+use arc_swap::ArcSwap;
 use http::StatusCode;
 use prometheus_client::{
     encoding::text,
@@ -21,11 +23,16 @@ use refrain::{
     store::{Meter, Op},
 };
 
-use super::{census::CensusCache, durations::Durations, unknown::UnknownCache};
+use super::{
+    census::CensusCache, durations::Durations, reload::ReloadCounts, unknown::UnknownCache,
+};
 use crate::{
     descriptors::Connections,
     telemetry::{RequestOutcome, TelemetryCounts, Totals},
 };
+
+/// Operations whose counts are kept although the policy does not name them any more.
+const OPERATIONS_MAX: usize = 10_000;
 
 /// Problem codes of refused heads.
 const REFUSALS: [Code; 5] = [
@@ -70,8 +77,8 @@ pub struct Metrics {
     request_durations: Family<Labels, Durations>,
     waited: Family<Labels, Counter>,
     observed: Family<Labels, Counter>,
-    /// Sorted by the operation's name; the series of each are indexed by the decision.
-    operations: Vec<OperationSeries>,
+    /// Sorted by the operation's name. A reload of the policy adds those of new operations.
+    operations: ArcSwap<Vec<Arc<OperationSeries>>>,
     /// Requests that match no operation, by class of status.
     unmatched: [Series; StatusClass::ALL.len()],
     /// Indexed by the store operation.
@@ -83,6 +90,7 @@ pub struct Metrics {
     unknown: UnknownCache,
     refused_access: RefusedAccess,
     telemetry: TelemetryCounts,
+    reloads: ReloadCounts,
 }
 
 /// Class of the status of a response.
@@ -130,14 +138,35 @@ impl StatusClass {
     }
 }
 
-/// The name of an operation, and its series, indexed by the decision.
-type OperationSeries = (String, Vec<OnceLock<Series>>);
+/// Series of one operation.
+#[derive(Debug)]
+struct OperationSeries {
+    name: String,
+    /// Indexed by the decision.
+    decisions: Vec<OnceLock<Series>>,
+}
+
+impl OperationSeries {
+    fn new(operation: &Operation) -> Self {
+        Self {
+            name: operation.name.clone(),
+            decisions: Decision::ALL.iter().map(|_| OnceLock::new()).collect(),
+        }
+    }
+}
 
 /// Series of one operation and one decision.
 #[derive(Debug)]
 struct Series {
     count: Counter,
     durations: Durations,
+}
+
+impl Series {
+    fn count(&self, took: Duration) {
+        self.count.inc();
+        self.durations.observe(took);
+    }
 }
 
 #[derive(Debug)]
@@ -176,15 +205,6 @@ impl Metrics {
         let help =
             "What guarding would have done with requests to operations with mode = \"observe\"";
         registry.register("observed_requests", help, observed.clone());
-        for operation in policy.operations().filter(|it| it.guarded) {
-            let labels = vec![("operation", operation.name.clone())];
-            drop(waited.get_or_create(&labels));
-            if operation.mode == Mode::Observe {
-                for result in Observed::ALL {
-                    drop(observed.get_or_create(&result_labels(operation, *result)));
-                }
-            }
-        }
         let unmatched = unmatched_series(&mut registry);
         let upstream_errors = UpstreamErrors::default();
         let help = "Requests without a response from the upstream, by reason; \
@@ -200,13 +220,10 @@ impl Metrics {
             drop(refused_access.get_or_create(&[("reason", reason)]));
         }
         let telemetry = TelemetryCounts::registered(&mut registry);
-        let decisions = || Decision::ALL.iter().map(|_| OnceLock::new()).collect();
-        let operations = policy.operations();
-        let operations = operations.map(|operation| (operation.name.clone(), decisions()));
-        let mut operations: Vec<_> = operations.collect();
-        operations.sort_by(|(one, _), (other, _)| one.cmp(other));
-        Arc::new(Self {
-            operations,
+        let reloads = ReloadCounts::registered(&mut registry);
+        let metrics = Self {
+            operations: ArcSwap::default(),
+            reloads,
             waited,
             observed,
             unmatched,
@@ -221,7 +238,74 @@ impl Metrics {
             refused_heads,
             census: CensusCache::default(),
             unknown: UnknownCache::default(),
-        })
+        };
+        metrics.follow(policy);
+        Arc::new(metrics)
+    }
+
+    /// Counts the requests to the operations of this policy, which is in force from now on.
+    ///
+    /// The counts of other operations stay, because requests in progress still belong to them. Only when there are very
+    /// many, those that the policy does not name any more are removed.
+    pub fn follow(&self, policy: &Policy) {
+        let known = self.operations.load();
+        let mut operations: BTreeMap<_, _> = match known.len() {
+            0..OPERATIONS_MAX => known
+                .iter()
+                .map(|it| (it.name.clone(), it.clone()))
+                .collect(),
+            _ => BTreeMap::new(),
+        };
+        for operation in policy.operations() {
+            let new = || {
+                self.find(&operation.name)
+                    .unwrap_or_else(|| Arc::new(OperationSeries::new(operation)))
+            };
+            operations.entry(operation.name.clone()).or_insert_with(new);
+            self.export_zeros(operation);
+        }
+        for removed in known.iter().filter(|it| !operations.contains_key(&it.name)) {
+            self.remove(&removed.name);
+        }
+        self.operations
+            .store(Arc::new(operations.into_values().collect()));
+    }
+
+    /// Exports the counters of an operation before its first request, so that alerts can be written.
+    fn export_zeros(&self, operation: &Operation) {
+        if !operation.guarded {
+            return;
+        }
+        let labels = vec![("operation", operation.name.clone())];
+        drop(self.waited.get_or_create(&labels));
+        if operation.mode == Mode::Observe {
+            for result in Observed::ALL {
+                drop(
+                    self.observed
+                        .get_or_create(&result_labels(operation, *result)),
+                );
+            }
+        }
+    }
+
+    fn remove(&self, operation: &str) {
+        let label = ("operation", operation.to_owned());
+        self.waited.remove(&vec![label.clone()]);
+        for decision in Decision::ALL {
+            let labels = vec![label.clone(), ("outcome", decision.label().to_owned())];
+            self.requests.remove(&labels);
+            self.request_durations.remove(&labels);
+        }
+        for result in Observed::ALL {
+            self.observed
+                .remove(&vec![label.clone(), ("result", result.label().to_owned())]);
+        }
+    }
+
+    /// Counters of reloads.
+    #[must_use]
+    pub fn reloads(&self) -> &ReloadCounts {
+        &self.reloads
     }
 
     /// Metrics of connections, which the proxy updates.
@@ -247,7 +331,7 @@ impl Metrics {
     /// Counts since the start, by result.
     pub(crate) fn totals(&self) -> Totals {
         let mut totals = Totals::default();
-        for operation in &self.operations {
+        for operation in self.operations.load().iter() {
             self.add_operation(operation, &mut totals);
         }
         let passed = self.unmatched.iter().map(|series| series.count.get());
@@ -256,16 +340,18 @@ impl Metrics {
     }
 
     /// The same for each operation.
-    pub(super) fn operation_totals(&self) -> impl Iterator<Item = (&str, Totals)> {
-        self.operations.iter().map(|operation| {
+    pub(super) fn operation_totals(&self) -> Vec<(String, Totals)> {
+        let operations = self.operations.load();
+        let totals = operations.iter().map(|operation| {
             let mut totals = Totals::default();
             self.add_operation(operation, &mut totals);
-            (operation.0.as_str(), totals)
-        })
+            (operation.name.clone(), totals)
+        });
+        totals.collect()
     }
 
-    fn add_operation(&self, (name, decisions): &OperationSeries, totals: &mut Totals) {
-        for (series, decision) in decisions.iter().zip(Decision::ALL) {
+    fn add_operation(&self, operation: &OperationSeries, totals: &mut Totals) {
+        for (series, decision) in operation.decisions.iter().zip(Decision::ALL) {
             let Some(series) = series.get() else { continue };
             let outcome = RequestOutcome::of_decision(*decision);
             totals.outcomes[outcome as usize] += series.count.get();
@@ -275,7 +361,9 @@ impl Metrics {
                 _ => {}
             }
         }
-        let waited = self.waited.get(&vec![("operation", name.clone())]);
+        let waited = self
+            .waited
+            .get(&vec![("operation", operation.name.clone())]);
         totals.waited += waited.map_or(0, |count| count.get());
     }
 
@@ -299,20 +387,34 @@ impl Metrics {
         text::encode_registry(out, &self.registry)
     }
 
-    fn series(&self, operation: &str, decision: Decision) -> Option<&Series> {
-        let found = |(name, _): &(String, _)| name.as_str().cmp(operation);
-        let at = self.operations.binary_search_by(found).ok()?;
-        let series = self.operations[at].1.get(decision as usize)?;
-        Some(series.get_or_init(|| {
-            let labels = vec![
-                ("operation", operation.to_owned()),
-                ("outcome", decision.label().to_owned()),
-            ];
-            Series {
-                count: self.requests.get_or_create_owned(&labels),
-                durations: self.request_durations.get_or_create_owned(&labels),
-            }
-        }))
+    fn find(&self, operation: &str) -> Option<Arc<OperationSeries>> {
+        let operations = self.operations.load();
+        let at = operations.binary_search_by(|it| it.name.as_str().cmp(operation));
+        at.ok().map(|at| operations[at].clone())
+    }
+
+    fn count(&self, operation: &str, decision: Decision, took: Duration) {
+        let operations = self.operations.load();
+        let at = operations.binary_search_by(|it| it.name.as_str().cmp(operation));
+        let found = at
+            .ok()
+            .and_then(|at| operations[at].decisions.get(decision as usize));
+        if let Some(series) = found {
+            series
+                .get_or_init(|| self.series(operation, decision))
+                .count(took);
+        }
+    }
+
+    fn series(&self, operation: &str, decision: Decision) -> Series {
+        let labels = vec![
+            ("operation", operation.to_owned()),
+            ("outcome", decision.label().to_owned()),
+        ];
+        Series {
+            count: self.requests.get_or_create_owned(&labels),
+            durations: self.request_durations.get_or_create_owned(&labels),
+        }
     }
 }
 
@@ -378,16 +480,14 @@ fn scheme(store: &str) -> &str {
 
 impl Observer for Metrics {
     fn decided(&self, request: &DecidedRequest<'_>) {
-        let series = match request.operation {
-            Some(operation) => self.series(&operation.name, request.decision),
+        match request.operation {
+            Some(operation) => self.count(&operation.name, request.decision, request.took),
             None => {
                 let status = request.response.map(|(status, _)| status);
-                self.unmatched.get(StatusClass::of(status) as usize)
+                if let Some(series) = self.unmatched.get(StatusClass::of(status) as usize) {
+                    series.count(request.took);
+                }
             }
-        };
-        if let Some(series) = series {
-            series.count.inc();
-            series.durations.observe(request.took);
         }
         if let Some(operation) = request.operation.filter(|_| request.waited) {
             let labels = vec![("operation", operation.name.clone())];

@@ -62,7 +62,7 @@ fn operations(admin: &Admin) -> Vec<Value> {
     let policy = admin.layer.policy();
     let is_guarded = |name: &str| policy.operations().any(|it| it.guarded && it.name == name);
     let totals = admin.telemetry.metrics().operation_totals();
-    let describe = |(name, totals): (&str, Totals)| {
+    let describe = |(name, totals): (String, Totals)| {
         let micros = |counts, part| quantile(&BucketCounts::default(), counts, part);
         json!({
             "operation": name,
@@ -73,7 +73,7 @@ fn operations(admin: &Admin) -> Vec<Value> {
             "replayed_p99_us": micros(&totals.replayed, 0.99),
         })
     };
-    let guarded = totals.filter(|(name, _)| is_guarded(name));
+    let guarded = totals.into_iter().filter(|(name, _)| is_guarded(name));
     guarded.map(describe).collect()
 }
 

@@ -94,13 +94,13 @@ impl From<BytesRejection> for Refusal {
 }
 
 pub(crate) async fn no_route(uri: Uri) -> Refusal {
-    let fix = "use /, /livez, /readyz, /metrics, /api/overview, /api/requests, /api/records, /api/find, /api/operations or /api/workers";
+    let fix = "use /, /livez, /readyz, /metrics, /api/overview, /api/requests, /api/records, /api/find, /api/operations, /api/workers or /api/reload";
     let error = format!("no such route: {}", uri.path());
     Refusal::new(StatusCode::NOT_FOUND, error, fix)
 }
 
 pub(crate) async fn no_method(method: Method, uri: Uri) -> Refusal {
     let error = format!("{} does not support {method}", uri.path());
-    let fix = "use GET to read, POST to resolve or find, DELETE to delete";
+    let fix = "use GET to read, POST to resolve, find, redrive or reload, DELETE to delete";
     Refusal::new(StatusCode::METHOD_NOT_ALLOWED, error, fix)
 }

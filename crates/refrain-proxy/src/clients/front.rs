@@ -19,6 +19,7 @@ use tower_service::Service;
 
 use super::ClientBody;
 use crate::{
+    current::ConnectionService,
     forward::Forward,
     headers,
     telemetry::Telemetry,
@@ -32,7 +33,7 @@ pub(super) const PRI: &str = "The method PRI is reserved for HTTP/2; send anothe
 /// The service that handles a connection's requests.
 #[derive(Clone)]
 pub(super) struct Front {
-    pub(super) service: RefrainService<Forward>,
+    pub(super) service: Arc<ConnectionService>,
     pub(super) client: Arc<Client>,
     /// Counts the problem responses that this service makes itself.
     pub(super) telemetry: Option<Arc<Telemetry>>,
@@ -54,7 +55,7 @@ impl Front {
         }
         let asked = (head.method.clone(), head.uri.clone());
         let is_old = head.version == Version::HTTP_10;
-        let service = self.service.clone();
+        let service = self.service.get();
         let request = Request::from_parts(head, body);
         Fronting {
             making: Making::Call(Some(Box::new((service, request)))),
@@ -70,7 +71,7 @@ impl Front {
 
     /// A problem response, after which the connection ends.
     fn refusal(&self, code: Code, why: &str) -> Response<Body<UpstreamBody>> {
-        let mut response = self.service.problem(code, why);
+        let mut response = self.service.get().problem(code, why);
         if let Some(telemetry) = &self.telemetry {
             telemetry.head_refused(code, response.status());
         }

@@ -110,6 +110,7 @@ async fn open_process(
             .then(|| READER_TOKEN.into()),
         configuration: serde_json::json!({ "upstream": "http://127.0.0.1:3000" }),
         workers,
+        reload: None,
     };
     let (stop, stopped) = oneshot::channel();
     let shutdown = async {

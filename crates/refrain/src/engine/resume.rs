@@ -87,6 +87,11 @@ impl ProbeSources {
         }
     }
 
+    fn remove(&self, source: &Weak<dyn ProbeSource>) {
+        let mut sources = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        sources.retain(|it| !Weak::ptr_eq(it, source));
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         let sources = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         sources.is_empty()
@@ -114,6 +119,11 @@ impl Engine {
     pub fn resume_probes(&self, source: Weak<dyn ProbeSource>) {
         self.inner.sources.add(source);
         self.inner.start_background();
+    }
+
+    /// Starts no more look-ups for this source. Those that run continue.
+    pub fn stop_probes(&self, source: &Weak<dyn ProbeSource>) {
+        self.inner.sources.remove(source);
     }
 }
 

@@ -65,12 +65,14 @@ pub(super) struct LayerState {
     pub(super) forwards: bool,
     /// Whether probable configuration mistakes were reported.
     pub(super) reported: Reported,
+    /// Whether another layer replaced this one.
+    pub(super) retired: Reported,
     /// Whether operations that match nothing below a router's prefix were reported.
     #[cfg(feature = "axum")]
     pub(super) nest_reported: Reported,
 }
 
-/// Whether something was reported. A clone starts unset, because it may be reconfigured before it is used.
+/// Whether something was reported or done. A clone starts unset, because it may be reconfigured before it is used.
 #[derive(Default)]
 pub(super) struct Reported(pub(super) AtomicBool);
 
@@ -96,13 +98,12 @@ impl RefrainLayer {
     /// Guards the operations of `policy`, with the records of `engine`.
     #[must_use]
     pub fn new(engine: Engine, policy: Policy) -> Self {
-        let has_lookup = policy.operations().any(|it| it.lookup && it.guarded);
         Self {
             shared: Arc::new(LayerState {
                 engine,
+                has_lookup: has_lookup(&policy),
                 policy,
                 lookup: LOOKUP_PATH.into(),
-                has_lookup,
                 problems: PROBLEMS_PATH.into(),
                 original: None,
                 prefix: None,
@@ -114,6 +115,7 @@ impl RefrainLayer {
                 budget: Arc::default(),
                 forwards: false,
                 reported: Reported::default(),
+                retired: Reported::default(),
                 #[cfg(feature = "axum")]
                 nest_reported: Reported::default(),
             }),
@@ -254,7 +256,7 @@ impl RefrainLayer {
 
     /// Sets where receipts are read, for the exactly-once operations whose `receipts` is this address.
     ///
-    /// Without it these operations are at-most-once.
+    /// Without it these operations are at-most-once. Operations that have receipts already keep them.
     #[must_use]
     pub fn with_receipts(mut self, address: &str, receipts: impl Receipts) -> Self {
         let receipts = AnyReceipts::new(receipts);
@@ -265,9 +267,9 @@ impl RefrainLayer {
         };
         let operations = shared.policy.operations().filter(|it| it.is_receipted());
         for operation in operations.filter(is_meant) {
-            let witness = Witness::new(operation, receipts.clone());
+            let witness = || Arc::new(Witness::new(operation, receipts.clone()));
             let name = operation.name.clone();
-            shared.witnesses.insert(name, Arc::new(witness));
+            shared.witnesses.entry(name).or_insert_with(witness);
         }
         self
     }
@@ -275,6 +277,34 @@ impl RefrainLayer {
     /// The readers of receipts of the exactly-once operations, with what is known about their reliability.
     pub fn witnesses(&self) -> impl Iterator<Item = &Arc<Witness>> {
         self.shared.witnesses.values()
+    }
+
+    /// The same layer with another policy, which shares the engine, the memory budget and the observer.
+    ///
+    /// Requests of services that this layer was applied to keep the old policy; apply the new layer for the others,
+    /// and then [retire](Self::retire) this one. Operations that did not change keep the reader of their receipts;
+    /// set those of the others with [`with_receipts`](Self::with_receipts).
+    #[must_use]
+    pub fn with_policy(&self, policy: Policy) -> Self {
+        let mut shared = LayerState::clone(&self.shared);
+        shared.has_lookup = has_lookup(&policy);
+        let is_unchanged = |name: &str| {
+            let is_named = |it: &&Operation| it.name == name;
+            let old = shared.policy.operations().find(is_named);
+            old.is_some() && old == policy.operations().find(is_named)
+        };
+        shared.witnesses.retain(|name, _| is_unchanged(name));
+        shared.policy = policy;
+        Self {
+            shared: Arc::new(shared),
+        }
+    }
+
+    /// Stops to look up the records in doubt of earlier processes by this layer's policy, because another layer replaced it.
+    /// Requests that it guards already continue.
+    pub fn retire(&self) {
+        self.shared.retired.set();
+        self.stop_probes();
     }
 
     /// Sets the observer, which receives the decision about each request, and how long it took.
@@ -332,6 +362,11 @@ impl RefrainLayer {
         Arc::make_mut(&mut self.shared).lookup = path.into();
         self
     }
+}
+
+/// Whether an operation allows look-ups.
+fn has_lookup(policy: &Policy) -> bool {
+    policy.operations().any(|it| it.lookup && it.guarded)
 }
 
 impl fmt::Debug for LayerState {

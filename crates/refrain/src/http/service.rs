@@ -2,7 +2,7 @@
 
 use std::{
     borrow::Cow,
-    sync::{Arc, atomic::Ordering},
+    sync::{Arc, Weak, atomic::Ordering},
     task::{Context, Poll},
 };
 
@@ -298,20 +298,32 @@ impl RefrainLayer {
         let shared = &self.shared;
         let is_probed = |it: &Operation| it.probe.is_some() && shared.probes.is_some();
         let can_look = |it: &Operation| is_probed(it) || shared.witness(it).is_some();
-        if shared.policy.operations().any(can_look) {
-            let source: Arc<dyn ProbeSource> = shared.clone();
-            shared.engine.resume_probes(Arc::downgrade(&source));
+        if !shared.retired.is_set() && shared.policy.operations().any(can_look) {
+            shared.engine.resume_probes(self.probe_source());
+            // It may have been retired meanwhile.
+            if shared.retired.is_set() {
+                self.stop_probes();
+            }
         }
+    }
+
+    pub(super) fn stop_probes(&self) {
+        self.shared.engine.stop_probes(&self.probe_source());
+    }
+
+    fn probe_source(&self) -> Weak<dyn ProbeSource> {
+        let source: Arc<dyn ProbeSource> = self.shared.clone();
+        Arc::downgrade(&source)
     }
 }
 
 impl Reported {
-    fn is_set(&self) -> bool {
+    pub(super) fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
     /// Sets it. Returns `true` to the first caller only.
-    fn set(&self) -> bool {
+    pub(super) fn set(&self) -> bool {
         !self.0.swap(true, Ordering::Relaxed)
     }
 }

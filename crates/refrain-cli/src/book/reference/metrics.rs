@@ -182,6 +182,7 @@ async fn served() -> String {
         reader_token: None,
         configuration: serde_json::Value::Null,
         workers: Some(Arc::new(OneWorker)),
+        reload: None,
     };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

@@ -57,6 +57,12 @@ impl ConfigError {
         }
     }
 
+    /// Returns the name of the file.
+    #[must_use]
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
     /// Returns the problems in the order of the file.
     #[must_use]
     pub fn problems(&self) -> &[Problem] {
