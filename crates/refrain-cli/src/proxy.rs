@@ -3,7 +3,8 @@
 use std::{
     io::IsTerminal as _,
     net::SocketAddr,
-    path::PathBuf,
+    os::fd::AsFd as _,
+    path::{Path, PathBuf},
     process::ExitCode,
     sync::{
         Arc, Mutex,
@@ -14,11 +15,12 @@ use std::{
 use refrain::{
     AuditLog, Engine, ErrorKind,
     policy::{AccessLogTarget, Address, ConfigError, Secrets, Settings, redacted, schemes},
-    store::embedded,
+    store::embedded::{self, MovableSlot},
 };
 use refrain_proxy::{
-    Proxy, StartError,
+    Phase, Proxy, StartError,
     admin::{self, Admin, CurrentAdmin, Metrics},
+    handover::ServedStores,
     telemetry::Telemetry,
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -35,9 +37,13 @@ use crate::{
 };
 
 mod greeting;
+mod handover;
+mod notify;
 mod receipts;
 mod reload;
 
+use handover::{ControlSocket, Predecessor, Replaceable};
+use notify::Notifier;
 use reload::{PolicyReload, Reloadable, Reloader};
 
 #[cfg_attr(not(feature = "otel"), path = "proxy/traces_off.rs")]
@@ -58,6 +64,8 @@ const UNAVAILABLE: u8 = 69;
   refrain proxy --upstream http://127.0.0.1:3000 --access-log stdout
                                         print one JSON line for each request
   refrain proxy --config refrain.toml   use your own policy; `refrain check` explains it
+  refrain proxy --config refrain.toml --replace
+                                        upgrade: take over from the proxy that runs with this store
 
 Flags override the environment (REFRAIN_UPSTREAM, REFRAIN_LISTEN, REFRAIN_ADMIN, REFRAIN_STORE, REFRAIN_AUDIT_LOG,
 REFRAIN_ACCESS_LOG, REFRAIN_LOG;
@@ -90,6 +98,12 @@ pub(crate) struct Args {
     /// Configuration file (refrain.toml)
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Take over from the proxy that runs with this store, without a dropped request; start normally if none does
+    #[arg(long)]
+    replace: bool,
+    /// Socket at which another proxy takes over [default: control.sock in the folder of a file: store]
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
     /// Log level on standard error: error, warn, info, debug or trace [default: warn]
     #[arg(long, value_name = "LEVEL")]
     log: Option<String>,
@@ -234,19 +248,38 @@ async fn serve(args: &Args, settings: &Settings, said: Option<&str>) -> Result<(
         telemetry.open_access_log(log)?;
     }
     let receipts = receipts::open(settings, receipts::Opened::new()).await?;
-    let engine = Engine::new(open_store(settings).await?.with_meter(metrics.clone()));
+    let control = handover::control_path(args.control.as_deref(), settings);
+    let mut predecessor = predecessor(args, settings, control.as_deref()).await?;
+    let notifier = Arc::new(Notifier::from_env());
+    let [socket, admin_socket] = sockets(settings, predecessor.as_mut())?;
+    let movable = MovableSlot::default();
+    let options = embedded::Options {
+        is_handed_over: predecessor.is_some(),
+        leases: match &mut predecessor {
+            Some(predecessor) => predecessor.take_store().await?.into(),
+            None => Arc::default(),
+        },
+        movable: Some(movable.clone()),
+        ..embedded::Options::default()
+    };
+    let store = open_store_with(settings, options).await?;
+    let engine = Engine::new(store.with_meter(metrics.clone()));
     traces::start(settings, &telemetry, engine.store())?;
     let is_audited = settings.audited().next().is_some();
-    let engine = engine.with_audit(audit_log(settings, is_audited)?);
+    let log = audit_log_of(settings, is_audited, predecessor.is_some()).await?;
+    let engine = engine.with_audit(log);
     let upstream = settings.upstream.as_deref().map(redacted);
     let engine = engine.with_upstream(&upstream.unwrap_or_default());
-    let proxy = Proxy::bind(settings, engine.clone())?
+    let proxy = Proxy::on(socket, settings, engine.clone())?
         .with_layer(|layer| receipts::read(layer, &receipts))
         .with_telemetry(&telemetry);
     for witness in proxy.layer().get().witnesses() {
         engine.learn_standing(witness).await?;
     }
-    let door = listen(settings.admin).await?;
+    let door = match admin_socket {
+        Some(socket) => admin_listener(socket)?,
+        None => listen(settings.admin).await?,
+    };
     let (address, admin_address) = (proxy.address()?, door.local_addr()?);
     let is_draining = Arc::new(AtomicBool::new(false));
     let admin = CurrentAdmin::new(Admin {
@@ -271,13 +304,45 @@ async fn serve(args: &Args, settings: &Settings, said: Option<&str>) -> Result<(
         settings.clone(),
         admin.clone(),
         metrics,
+        notifier.clone(),
         parts,
     );
     admin.change(|admin| admin.reload = Some(reloader.clone()));
-    // The admin address serves until the very end, so that draining can be watched.
-    let admin = tokio::spawn(admin::serve(door, admin, std::future::pending()));
+    let (phase, served) = (proxy.phase(), ServedStores::default());
+    let replaceable = Replaceable {
+        listen: (address, proxy.socket()?),
+        admin: (admin_address, door.as_fd().try_clone_to_owned()?),
+        phase: phase.clone(),
+        layer: proxy.layer().clone(),
+        engine: engine.clone(),
+        movable: movable.get().cloned(),
+        served: served.clone(),
+        notifier: notifier.clone(),
+    };
+    let is_replaced = Arc::new(AtomicBool::new(false));
+    let is_left = {
+        let (mut phases, is_replaced) = (phase.subscribe(), is_replaced.clone());
+        async move {
+            let _ = phases.wait_for(|phase| *phase == Phase::Leaving).await;
+            is_replaced.store(true, Ordering::Relaxed);
+        }
+    };
+    // The admin address serves until the very end, so that draining can be watched; or until another process serves it.
+    let admin = tokio::spawn(admin::serve(door, admin, is_left));
+    let socket = control
+        .as_deref()
+        .and_then(|path| bind_control(path, args.control.is_some()));
+    if let Some(predecessor) = predecessor {
+        predecessor.confirm(&served, engine.store().clone()).await?;
+    }
     greeting::print(settings, address, admin_address, &engine, said);
     tokio::spawn(reloader.follow(hangups));
+    if let Some(socket) = socket {
+        tokio::spawn(replaceable.serve(socket));
+    }
+    notifier.ready();
+    let watchdog = notifier.clone();
+    tokio::spawn(async move { watchdog.keep_alive().await });
     let insisted = async {
         told.next().await;
         told.next().await;
@@ -285,12 +350,25 @@ async fn serve(args: &Args, settings: &Settings, said: Option<&str>) -> Result<(
     let stop = async {
         signals.next().await;
         is_draining.store(true, Ordering::Relaxed);
+        notifier.send("STOPPING=1");
         tell(
             settings,
             "stopping: no new requests; running requests finish",
         );
     };
+    let longest = proxy.longest_request();
     let left = proxy.run(stop, insisted).await?;
+    let is_replaced = is_replaced.load(Ordering::Relaxed);
+    // Processes that this one has replaced still settle their claims through it.
+    let patience = if is_replaced {
+        longest
+    } else {
+        settings.proxy.drain
+    };
+    let _ = tokio::time::timeout(patience, served.ended()).await;
+    if let Some(control) = control.filter(|_| !is_replaced) {
+        ControlSocket::remove(&control);
+    }
     admin.abort();
     telemetry.close().await;
     match left {
@@ -301,6 +379,56 @@ async fn serve(args: &Args, settings: &Settings, said: Option<&str>) -> Result<(
         ),
     }
     Ok(())
+}
+
+/// The running proxy that this one replaces, if there is one and it is to be replaced.
+async fn predecessor(
+    args: &Args,
+    settings: &Settings,
+    control: Option<&Path>,
+) -> Result<Option<Predecessor>, Failure> {
+    match (args.replace, control) {
+        (true, Some(control)) => Predecessor::find(control, settings).await,
+        (true, None) => Err(Failure::Configuration(
+            "refrain: --replace needs the control socket of the running proxy; start both with --control PATH".into(),
+        )),
+        (false, _) => Ok(None),
+    }
+}
+
+/// The sockets that systemd or the running proxy passes, for clients and for the admin listener.
+fn sockets(
+    settings: &Settings,
+    predecessor: Option<&mut Predecessor>,
+) -> Result<[Option<std::net::TcpListener>; 2], Failure> {
+    match predecessor {
+        Some(it) => Ok([it.listener(settings.listen), it.admin(settings.admin)]),
+        None => notify::activated(),
+    }
+}
+
+/// The admin listener on a socket that another process has bound. Without a token, its address must be loopback.
+fn admin_listener(socket: std::net::TcpListener) -> Result<tokio::net::TcpListener, Failure> {
+    admin_tokens(socket.local_addr()?)?;
+    socket.set_nonblocking(true)?;
+    Ok(tokio::net::TcpListener::from_std(socket)?)
+}
+
+/// Binds the control socket; without it the proxy serves, and cannot be replaced.
+fn bind_control(path: &Path, is_asked_for: bool) -> Option<ControlSocket> {
+    let bound = ControlSocket::bind(path);
+    if let Err(error) = &bound {
+        let path = path.display();
+        match is_asked_for {
+            true => complain(format!(
+                "refrain: cannot bind the control socket {path}: {error}"
+            )),
+            false => {
+                tracing::warn!(%path, %error, "cannot bind the control socket: no other process can take over")
+            }
+        }
+    }
+    bound.ok()
 }
 
 /// Prints a line to standard output, or to standard error if standard output is the access log.
@@ -368,9 +496,16 @@ impl Signals {
 }
 
 pub(crate) async fn open_store(settings: &Settings) -> Result<refrain::store::AnyStore, Failure> {
+    open_store_with(settings, embedded::Options::default()).await
+}
+
+async fn open_store_with(
+    settings: &Settings,
+    options: embedded::Options,
+) -> Result<refrain::store::AnyStore, Failure> {
     let options = embedded::Options {
         durability: settings.durability,
-        ..embedded::Options::default()
+        ..options
     };
     let stores: Vec<_> = settings.store.iter().map(Address::as_str).collect();
     Ok(refrain_stores::open_all(&stores, options).await?)
@@ -389,6 +524,32 @@ pub(crate) fn audit_log(settings: &Settings, is_audited: bool) -> Result<AuditLo
         )),
         _ => error.into(),
     })
+}
+
+/// The audit log, which another process may be about to close.
+async fn audit_log_of(
+    settings: &Settings,
+    is_audited: bool,
+    is_handed_over: bool,
+) -> Result<AuditLog, Failure> {
+    const LOOKS: u32 = 100;
+    const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(50);
+    let is_held = |opened: &Result<AuditLog, refrain::Error>| {
+        opened
+            .as_ref()
+            .is_err_and(|it| it.kind() == ErrorKind::Held)
+    };
+    for _ in 0..LOOKS {
+        let opened = match is_audited && is_handed_over {
+            true => AuditLog::open(settings.audit_folder()),
+            false => break,
+        };
+        if !is_held(&opened) {
+            return Ok(opened?);
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+    audit_log(settings, is_audited)
 }
 
 pub(crate) async fn listen(address: SocketAddr) -> Result<tokio::net::TcpListener, Failure> {

@@ -7,6 +7,7 @@
 //! Unguarded requests and their responses of any size stream through. Nothing below the layer ever sends a request twice.
 
 pub mod admin;
+pub mod handover;
 pub mod telemetry;
 
 mod clients;
@@ -26,5 +27,5 @@ mod watch;
 
 pub use current::CurrentLayer;
 pub use forward::{Forward, Target};
-pub use server::{Proxy, StartError};
+pub use server::{Phase, Proxy, StartError};
 pub use upstream_body::UpstreamBody;

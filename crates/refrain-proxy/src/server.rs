@@ -90,8 +90,23 @@ impl std::fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
-/// Becomes true when the proxy stops accepting requests.
-type Draining = watch::Receiver<bool>;
+/// What the proxy does with connections.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// Accepts and serves them.
+    #[default]
+    Serving,
+    /// Accepts no new ones, which wait in the kernel's queue, and serves the others.
+    Paused,
+    /// Accepts no new ones, because another process does. Asks the clients of the others to close them after their next
+    /// response, and ends with the last one.
+    Leaving,
+    /// Accepts no new ones, and closes the others after the requests in progress.
+    Draining,
+}
+
+/// Tells the threads the phase.
+type Phases = watch::Receiver<Phase>;
 
 /// A proxy that is bound to its address and does not serve yet.
 #[derive(Debug)]
@@ -103,6 +118,7 @@ pub struct Proxy {
     settings: ProxySettings,
     connections: Connections,
     telemetry: Option<Arc<Telemetry>>,
+    phase: watch::Sender<Phase>,
 }
 
 impl Proxy {
@@ -111,11 +127,27 @@ impl Proxy {
     /// # Errors
     /// When the address is unavailable, the upstream is unusable, or the store may lose claims that the policy must not lose.
     pub fn bind(settings: &Settings, engine: Engine) -> Result<Self, StartError> {
+        Self::on(None, settings, engine)
+    }
+
+    /// As [`bind`](Self::bind), on a socket that another process has bound, if there is one.
+    ///
+    /// # Errors
+    /// As for [`bind`](Self::bind).
+    pub fn on(
+        socket: Option<std::net::TcpListener>,
+        settings: &Settings,
+        engine: Engine,
+    ) -> Result<Self, StartError> {
         let checked = settings.policy.check_store(engine.store());
         checked.map_err(StartError::Store)?;
         let target = Arc::new(Target::new(settings)?);
         let address = settings.listen;
-        let listener = listen(address).map_err(|error| StartError::Listen { address, error })?;
+        let listener = match socket {
+            Some(socket) => socket.set_nonblocking(true).map(|()| socket),
+            None => listen(address),
+        };
+        let listener = listener.map_err(|error| StartError::Listen { address, error })?;
         let layer = RefrainLayer::new(engine.clone(), settings.policy.clone())
             .with_problems(&settings.problems)
             .with_buffered_bytes_max(settings.proxy.buffered_bytes_max)
@@ -129,6 +161,7 @@ impl Proxy {
             settings: settings.proxy,
             connections: Connections::default(),
             telemetry: None,
+            phase: watch::Sender::default(),
         })
     }
 
@@ -138,6 +171,20 @@ impl Proxy {
     /// When the system does not report the address.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
+    }
+
+    /// Another handle of the socket that it listens on, for another process.
+    ///
+    /// # Errors
+    /// When there is no file descriptor left.
+    pub fn socket(&self) -> io::Result<std::net::TcpListener> {
+        self.listener.try_clone()
+    }
+
+    /// Changes what the proxy does with connections. [`Phase::Draining`] begins by itself when it stops.
+    #[must_use]
+    pub fn phase(&self) -> watch::Sender<Phase> {
+        self.phase.clone()
     }
 
     /// The layer that guards requests, which a reload replaces.
@@ -176,21 +223,34 @@ impl Proxy {
         stop_at_once: impl Future<Output = ()>,
     ) -> io::Result<usize> {
         self.layer.get().report();
-        let (drain, draining) = watch::channel(false);
         let open = Arc::new(AtomicUsize::new(0));
-        let threads = (0..self.threads()).map(|at| self.thread(at, &draining, &open));
+        let threads = (0..self.threads()).map(|at| self.thread(at, &self.phase.subscribe(), &open));
         let threads = threads.collect::<io::Result<Vec<_>>>()?;
+        let longest = self.longest_request();
         let listener = TcpListener::from_std(self.listener)?;
         let limits = self.connections.limits(self.settings.connections_max);
         self.target.limit_connections(limits.upstream);
         let room = Arc::new(Semaphore::new(limits.clients));
-        tokio::select! {
-            () = accept(&listener, &threads, &room, &self.connections) => {}
-            () = count_upstream(&self.target, &self.connections) => {}
-            () = stop => {}
-        }
+        let mut leaving = self.phase.subscribe();
+        let mut stop = std::pin::pin!(stop);
+        let is_stopped = tokio::select! {
+            () = accept(&listener, &threads, &room, &self.connections, self.phase.subscribe()) => true,
+            () = count_upstream(&self.target, &self.connections) => true,
+            () = &mut stop => true,
+            _ = leaving.wait_for(|phase| *phase == Phase::Leaving) => false,
+        };
         drop(listener);
-        drain.send_replace(true);
+        let ended = async {
+            wait_until(|| open.load(Relaxed) == 0).await;
+            self.engine.settled().await;
+        };
+        if !is_stopped {
+            tokio::select! {
+                _ = timeout(longest, ended) => {}
+                () = stop => {}
+            }
+        }
+        self.phase.send_replace(Phase::Draining);
         let draining = async {
             wait_until(|| open.load(Relaxed) == 0).await;
             self.engine.settled().await;
@@ -220,6 +280,16 @@ impl Proxy {
         Ok(left)
     }
 
+    /// How long the requests in progress, and the next one on an idle connection, may take.
+    #[must_use]
+    pub fn longest_request(&self) -> Duration {
+        let layer = self.layer.get();
+        let timeouts = layer.policy().operations().map(|it| it.terms.timeout);
+        let (longest, settings) = (timeouts.max().unwrap_or_default(), &self.settings);
+        let longest = longest.max(settings.read_timeout).max(settings.drain);
+        longest.saturating_add(settings.keep_alive)
+    }
+
     fn threads(&self) -> usize {
         match self.settings.threads {
             0 => thread::available_parallelism().map_or(1, usize::from),
@@ -227,12 +297,7 @@ impl Proxy {
         }
     }
 
-    fn thread(
-        &self,
-        at: usize,
-        draining: &Draining,
-        open: &Arc<AtomicUsize>,
-    ) -> io::Result<Thread> {
+    fn thread(&self, at: usize, phases: &Phases, open: &Arc<AtomicUsize>) -> io::Result<Thread> {
         let (queue, arrivals) = mpsc::channel(QUEUE);
         let load = Arc::new(AtomicUsize::new(0));
         let (target, layer, settings) = (self.target.clone(), self.layer.clone(), self.settings);
@@ -241,7 +306,7 @@ impl Proxy {
             open: open.clone(),
             connections: self.connections.clone(),
         };
-        let (draining, telemetry) = (draining.clone(), self.telemetry.clone());
+        let (phases, telemetry) = (phases.clone(), self.telemetry.clone());
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -251,12 +316,7 @@ impl Proxy {
                 runtime.block_on(async {
                     let forward = Forward::new(&target);
                     let watch = Arc::new(Watch::default());
-                    tokio::spawn(keep_time(
-                        watch.clone(),
-                        forward.clone(),
-                        settings,
-                        draining,
-                    ));
+                    tokio::spawn(keep_time(watch.clone(), forward.clone(), settings, phases));
                     let wake_batch = WakeBatch::of_this_thread();
                     tokio::spawn(wake_batch.clone().serve());
                     let watched = watch.clone();
@@ -338,15 +398,28 @@ async fn accept(
     threads: &[Thread],
     room: &Arc<Semaphore>,
     connections: &Connections,
+    mut phases: Phases,
 ) {
     loop {
+        if phases
+            .wait_for(|phase| *phase == Phase::Serving)
+            .await
+            .is_err()
+        {
+            return;
+        }
         if room.available_permits() == 0 {
             connections.exhausted.inc();
         }
         let Ok(place) = room.clone().acquire_owned().await else {
             return;
         };
-        let (stream, peer) = match listener.accept().await {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            // A connection that is not accepted stays in the queue, for the process that serves it.
+            _ = phases.changed() => continue,
+        };
+        let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
                 refrain::log_rarely!(warn, %error, "cannot accept a client connection");
@@ -393,22 +466,26 @@ async fn keep_time(
     watch: Arc<Watch>,
     forward: Forward,
     settings: ProxySettings,
-    mut draining: Draining,
+    mut phases: Phases,
 ) {
     let started = tokio::time::Instant::now();
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut is_draining = false;
+    let mut phase = Phase::Serving;
     loop {
         tokio::select! {
             _ = ticks.tick() => {
                 watch.tick(started.elapsed(), &settings);
                 forward.sweep();
             }
-            // A dropped sender counts as draining, too.
-            _ = draining.wait_for(|is_draining| *is_draining), if !is_draining => {
-                is_draining = true;
-                watch.drain();
+            changed = phases.wait_for(|now| *now != phase), if phase != Phase::Draining => {
+                // A dropped sender counts as draining, too.
+                phase = changed.map_or(Phase::Draining, |now| *now);
+                match phase {
+                    Phase::Leaving => watch.leave(),
+                    Phase::Draining => watch.drain(),
+                    Phase::Serving | Phase::Paused => {}
+                }
             }
         }
     }

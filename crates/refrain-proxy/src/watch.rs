@@ -29,6 +29,8 @@ pub(crate) struct Watch {
     /// Milliseconds since the thread started, plus 1; 0 before the first tick.
     now: AtomicU64,
     is_draining: AtomicBool,
+    /// Whether another process accepts the connections: a client closes its own after the next response.
+    is_leaving: AtomicBool,
     /// Whether the requests still in progress are being cut.
     is_cutting: AtomicBool,
     connections: Mutex<Vec<Weak<Client>>>,
@@ -98,6 +100,19 @@ impl Watch {
         let clients = self.connections().clone();
         for client in clients.iter().filter_map(Weak::upgrade) {
             client.drain(self.now());
+        }
+    }
+
+    /// Asks clients to close their connections after the next response. Those of HTTP/2 are told at once.
+    pub(crate) fn leave(&self) {
+        self.is_leaving.store(true, Relaxed);
+        let clients = self.connections().clone();
+        for client in clients.iter().filter_map(Weak::upgrade) {
+            if client.is_http2()
+                && let Some(waker) = client.waker.get()
+            {
+                waker.wake_by_ref();
+            }
         }
     }
 
@@ -239,6 +254,11 @@ impl Client {
         self.draining_since.load(Relaxed) != 0
     }
 
+    /// Whether its connection ends after the next response.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.watch.is_leaving.load(Relaxed)
+    }
+
     /// Whether it has taken everything that was sent to it.
     fn is_sent(&self) -> bool {
         self.send_since.load(Relaxed) == 0
@@ -307,7 +327,8 @@ impl Active {
 
     /// Whether the HTTP/1 connection ends with this request.
     pub(crate) fn is_last(&self) -> bool {
-        let is_last = self.client.is_last() || self.client.is_draining();
+        let client = &self.client;
+        let is_last = client.is_last() || client.is_draining() || client.is_leaving();
         is_last && !self.client.is_http2()
     }
 }

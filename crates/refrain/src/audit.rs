@@ -185,6 +185,22 @@ impl AuditLog {
         }
     }
 
+    /// Closes the log, so that another process can write it. The next entry opens it again.
+    ///
+    /// # Errors
+    /// As for [`write`](Self::write).
+    pub async fn release(&self) -> Result<()> {
+        let entry =
+            Entry::new(Event::Reopened).with_detail("closed: another process continues the log");
+        let Some(told) = self.inner.shared.push_with(entry, true, true)? else {
+            return Ok(());
+        };
+        told.await.unwrap_or_else(|_| {
+            let message = "the audit log was closed before an entry was written";
+            Err(writer::unaudited(message.into()))
+        })
+    }
+
     /// Returns the directory.
     #[must_use]
     pub fn folder(&self) -> &Path {

@@ -23,7 +23,7 @@ use refrain_proxy::{
 use serde_json::Value;
 use tokio::signal::unix::Signal;
 
-use super::{Args, Failure, receipts, tell};
+use super::{Args, Failure, notify::Notifier, receipts, tell};
 
 /// Settings that the proxy does not use.
 const UNUSED: [&str; 2] = ["workers", "relays"];
@@ -52,6 +52,7 @@ pub(super) struct Reloader {
     parts: Vec<Box<dyn Reloadable>>,
     admin: CurrentAdmin,
     metrics: Arc<Metrics>,
+    notifier: Arc<Notifier>,
     /// Reloads run one at a time.
     in_force: tokio::sync::Mutex<InForce>,
 }
@@ -69,6 +70,7 @@ impl Reloader {
         settings: Settings,
         admin: CurrentAdmin,
         metrics: Arc<Metrics>,
+        notifier: Arc<Notifier>,
         parts: Vec<Box<dyn Reloadable>>,
     ) -> Arc<Self> {
         let shown = admin.get().configuration.clone();
@@ -77,6 +79,7 @@ impl Reloader {
             parts,
             admin,
             metrics,
+            notifier,
             in_force: tokio::sync::Mutex::new(InForce { settings, shown }),
         })
     }
@@ -91,7 +94,9 @@ impl Reloader {
 
     async fn run(&self) -> Result<ReloadReport, ReloadRejection> {
         let mut in_force = self.in_force.lock().await;
+        self.notifier.reloading();
         let result = self.replace(&mut in_force).await;
+        self.notifier.ready();
         self.metrics.reloads().count(result.is_ok());
         match &result {
             Ok(report) => tell(&in_force.settings, summary(report)),

@@ -253,6 +253,12 @@ impl Proxy {
         self.signal(Signal::HUP);
     }
 
+    /// Kills it, without a chance to clean up.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.started.child.kill();
+        let _ = self.started.child.wait();
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.started.child), signal).unwrap();
     }

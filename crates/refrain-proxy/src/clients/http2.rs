@@ -76,7 +76,8 @@ pub(super) async fn serve(
     let mut serving = pin!(http2.builder.serve_connection(TokioIo::new(stream), front));
     let mut is_told = false;
     poll_fn(|context| {
-        if client.is_draining() && !std::mem::replace(&mut is_told, true) {
+        let is_ending = client.is_draining() || client.is_leaving();
+        if is_ending && !std::mem::replace(&mut is_told, true) {
             serving.as_mut().graceful_shutdown();
         }
         serving.as_mut().poll(context)

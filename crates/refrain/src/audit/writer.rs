@@ -56,6 +56,8 @@ struct WaitingEntry {
     entry: Entry,
     /// Completes the caller that waits for it.
     told: Option<oneshot::Sender<Result<()>>>,
+    /// Whether the log is closed after this entry, until the next one.
+    is_last: bool,
 }
 
 /// Completes when an entry is durable, or fails.
@@ -100,11 +102,22 @@ impl AuditLogState {
     }
 
     pub(super) fn push(&self, entry: Entry, is_waited_for: bool) -> Result<Option<EntryWritten>> {
+        self.push_with(entry, is_waited_for, false)
+    }
+
+    /// As [`push`](Self::push); closes the log after the entry, if it `is_last`.
+    pub(super) fn push_with(
+        &self,
+        entry: Entry,
+        is_waited_for: bool,
+        is_last: bool,
+    ) -> Result<Option<EntryWritten>> {
         if let Some(why) = self.shut.get() {
             return Err(unaudited(why.clone()));
         }
         let (told, receiver) = is_waited_for.then(oneshot::channel).unzip();
         let mut waiting = self.waiting(entry, told);
+        waiting.is_last = is_last;
         // Fail waiters at once during a temporary error.
         let hindrance = self.hindrance().clone();
         let is_kept = hindrance.as_deref().is_none_or(|why| waiting.refuse(why));
@@ -117,7 +130,12 @@ impl AuditLogState {
 
     fn waiting(&self, entry: Entry, told: Option<oneshot::Sender<Result<()>>>) -> WaitingEntry {
         let at = self.options.clock.wall();
-        WaitingEntry { at, entry, told }
+        WaitingEntry {
+            at,
+            entry,
+            told,
+            is_last: false,
+        }
     }
 
     pub(super) fn close(&self) {
@@ -245,9 +263,13 @@ pub(super) fn run(shared: &Arc<AuditLogState>, mut opened: Option<Writer>) {
                 }
             }
         };
+        let is_last = waiting.iter().any(|it| it.is_last);
         match writer.write(waiting.drain(..)) {
             Ok(()) => {
                 shared.recovered();
+                if is_last {
+                    continue;
+                }
                 // Let more entries queue up, so that they share one sync.
                 shared.queue.let_others_go_first();
             }

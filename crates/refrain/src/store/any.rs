@@ -12,7 +12,8 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    Census, Embedded, FACT, Guarantees, Memory, Page, Query, Reading, Store, Watch, embedded,
+    Census, Embedded, FACT, Guarantees, Memory, Page, Query, Reading, Store, Watch,
+    embedded::{self, Movable},
 };
 use crate::{
     Error, ErrorKind, Result,
@@ -90,6 +91,11 @@ impl AnyStore {
         match (backend, address.split_once(':')) {
             (Some(BackendId::Memory), _) => Ok(Self::new(Memory::new())),
             (Some(BackendId::Embedded), Some((_, folder))) => {
+                if let Some(slot) = options.movable.clone() {
+                    let store = Movable::open(Path::new(folder), options).await?;
+                    slot.set(store.clone());
+                    return Ok(Self::new(store));
+                }
                 let folder = Path::new(folder).to_path_buf();
                 let opening = tokio::task::spawn_blocking(move || Embedded::open(&folder, options));
                 let opened = opening.await.map_err(|panic| {

@@ -32,11 +32,12 @@ use std::{
 use super::{Census, Guarantees, Page, Query, Reading, Store, Watch, table::Table};
 use crate::{
     Error, ErrorKind, Result,
-    clock::StoreClock,
+    clock::{StoreClock, Timestamp},
     key::{RecordId, Secret},
     log::commit::{Queue, lock},
     record::{
-        Change, Claim, Command, Erased, Fence, Record, Reply, Settled, Settlement, Verdict, step,
+        Change, Claim, Command, Erased, Fence, Record, Reply, Settled, Settlement, State, Verdict,
+        step,
     },
 };
 
@@ -46,11 +47,13 @@ mod folder;
 mod frame;
 mod maintenance;
 mod manifest;
+mod movable;
 mod options;
 mod recover;
 mod scan;
 mod segment;
 mod snapshot;
+pub mod wire;
 mod writer;
 
 pub use crate::log::disk;
@@ -58,8 +61,10 @@ use disk::RealDisk;
 use folder::{Folder, ReservedDisk, unavailable};
 use maintenance::Maintenance;
 use manifest::Manifest;
+pub use movable::{Movable, MovableSlot};
 pub use options::{Durability, Options};
 use segment::{Location, Segment};
+use wire::HeldLease;
 use writer::{QueuedRequest, Request};
 
 /// The longest outcome, and the largest segment, in bytes. Offsets and lengths have 32 bits.
@@ -153,7 +158,8 @@ impl Slot {
 impl Embedded {
     /// Opens the store in `folder`, and creates it if the folder is new or empty.
     ///
-    /// The folder's lock proves that the earlier holders of in-flight records are gone, so their leases lapse now.
+    /// The folder's lock proves that the earlier holders of in-flight records are gone, so their leases lapse now,
+    /// except those that a process [hands over](Options::leases).
     ///
     /// # Errors
     /// If another process holds the folder, if it is not a store of Refrain, if its format is unknown,
@@ -167,7 +173,7 @@ impl Embedded {
             Some(mark) => StoreClock::resume(options.clock.clone(), mark, recovered.latest),
             None => StoreClock::start(options.clock.clone()),
         };
-        recovered.lapse_all(clock.now());
+        recovered.lapse_all(clock.now(), &options.leases);
         for damage in &recovered.damage {
             tracing::error!(%damage, folder = %folder.path.display(), "the store is damaged");
         }
@@ -204,6 +210,19 @@ impl Embedded {
     #[must_use]
     pub fn damage(&self) -> &[Damage] {
         &self.inner.shared.damage
+    }
+
+    /// Whether this is the only clone, and no call is in progress.
+    fn is_unshared(&self) -> bool {
+        Arc::strong_count(&self.inner) == 1
+    }
+
+    /// Closes the store, and returns the leases in force. The folder is free once no other clone exists.
+    fn close(self) -> Vec<HeldLease> {
+        let shared = self.inner.shared.clone();
+        // The writer decides all queued requests first.
+        drop(self);
+        shared.held_leases()
     }
 
     /// The number of records, tombstones included.
@@ -288,6 +307,20 @@ impl Embedded {
             })
         }
     }
+}
+
+/// The lease of a record in flight, if it has not lapsed.
+fn held_lease(id: RecordId, slot: &Slot, now: Timestamp) -> Option<HeldLease> {
+    let Slot::Live(live) = slot else { return None };
+    let State::InFlight { hold, lease_ends } = &live.record.state else {
+        return None;
+    };
+    (*lease_ends > now).then(|| HeldLease {
+        id,
+        fence: hold.fence,
+        claimant: hold.claimant,
+        left: lease_ends.left(now),
+    })
 }
 
 fn check_len(end: &Settlement) -> Result<()> {
@@ -395,6 +428,21 @@ impl Store for Embedded {
 }
 
 impl EmbeddedState {
+    fn held_leases(&self) -> Vec<HeldLease> {
+        let is_live = |slot: &Slot| matches!(slot, Slot::Live(_));
+        let (mut leases, mut after) = (Vec::new(), None);
+        loop {
+            let ids = self.table.ids_after(after, is_live);
+            let Some(last) = ids.last() else {
+                return leases;
+            };
+            after = Some(*last);
+            let slots = ids.iter().map(|id| (*id, self.table.get(*id)));
+            let now = self.clock.now();
+            leases.extend(slots.filter_map(|(id, slot)| held_lease(id, &slot?, now)));
+        }
+    }
+
     /// Returns the current record, with its outcome read from disk. May wait for the disk.
     fn find(&self, id: RecordId) -> Result<Option<Record>> {
         match self.find_with(id, |segment, at| segment.read(id, at).map(Poll::Ready))? {

@@ -13,6 +13,7 @@ mod descriptors;
 mod erase;
 mod faults;
 mod kill;
+mod movable;
 mod restart;
 mod sweep;
 mod torn;

@@ -255,7 +255,7 @@ impl ImageKind {
         .find(|kind| *kind as u8 == code)
     }
 
-    fn of(record: Option<&Record>) -> Self {
+    pub(super) fn of(record: Option<&Record>) -> Self {
         match record.map(|record| &record.state) {
             None => Self::Absent,
             Some(State::InFlight { .. }) => Self::InFlight,
@@ -277,7 +277,7 @@ const WITH_CREDENTIAL: u8 = 1;
 const WITH_TRACE: u8 = 2;
 
 /// Appends the image of a record.
-fn encode(out: &mut Vec<u8>, id: RecordId, record: Option<&Record>) {
+pub(super) fn encode(out: &mut Vec<u8>, id: RecordId, record: Option<&Record>) {
     let start = out.len();
     let kind = ImageKind::of(record);
     if let Some(record) = record {

@@ -2,7 +2,11 @@
 
 use std::sync::Arc;
 
-use super::disk::{Disk, RealDisk};
+use super::{
+    disk::{Disk, RealDisk},
+    movable::MovableSlot,
+    wire::HeldLease,
+};
 use crate::clock::{Clock, SystemClock};
 
 /// Options of an embedded store.
@@ -18,6 +22,12 @@ pub struct Options {
     pub clock: Arc<dyn Clock>,
     /// The file system.
     pub disk: Arc<dyn Disk>,
+    /// The leases in force, if another process hands the store over. All other leases lapse when the store is opened.
+    pub leases: Arc<[HeldLease]>,
+    /// Whether another process hands the store over, and may hold the folder for another moment.
+    pub is_handed_over: bool,
+    /// Makes the store that an address opens [`Movable`](super::Movable).
+    pub movable: Option<MovableSlot>,
 }
 
 impl Default for Options {
@@ -28,6 +38,9 @@ impl Default for Options {
             queue_max: 65_536,
             clock: Arc::new(SystemClock),
             disk: Arc::new(RealDisk),
+            leases: Arc::default(),
+            is_handed_over: false,
+            movable: None,
         }
     }
 }

@@ -13,6 +13,7 @@ use super::{
     scan::{Scan, unreadable},
     segment::{HEADER_LEN, Location, Segment},
     snapshot::{self, Row, Snapshot},
+    wire::HeldLease,
 };
 use crate::{
     Error, ErrorKind, Result,
@@ -392,8 +393,10 @@ impl Recovered {
         ends.max()
     }
 
-    /// Lapses all leases, because every holder is gone. An old attempt may still act for its full `settle_after`.
-    pub(super) fn lapse_all(&mut self, now: Timestamp) {
+    /// Lapses all leases but those in `held`, because every other holder is gone.
+    /// An attempt may still act for its full `settle_after`.
+    pub(super) fn lapse_all(&mut self, now: Timestamp, held: &[HeldLease]) {
+        let held: HashMap<_, _> = held.iter().map(|it| ((it.id, it.fence), it)).collect();
         let is_live = |slot: &Slot| matches!(slot, Slot::Live(_));
         let mut after = None;
         loop {
@@ -403,7 +406,9 @@ impl Recovered {
             for id in ids {
                 self.table.with(id, |entry| {
                     if let Some(Slot::Live(live)) = entry.take() {
-                        entry.put(Slot::live(lapsed(live.record, now), live.segment));
+                        let held = live.record.fence().and_then(|fence| held.get(&(id, fence)));
+                        let record = with_lease(live.record, held.copied(), now);
+                        entry.put(Slot::live(record, live.segment));
                     }
                 });
             }
@@ -411,11 +416,12 @@ impl Recovered {
     }
 }
 
-fn lapsed(mut record: Record, now: Timestamp) -> Record {
+/// A record in flight with the lease that its holder still has, or with one that has lapsed.
+fn with_lease(mut record: Record, held: Option<&HeldLease>, now: Timestamp) -> Record {
     if let State::InFlight { hold, lease_ends } = &mut record.state {
-        *lease_ends = now;
-        // The old claimant is gone, and no other caller may present its nonce.
-        hold.claimant = Claimant::random();
+        *lease_ends = held.map_or(now, |held| now + held.left);
+        // A claimant that is gone: no other caller may present its nonce.
+        hold.claimant = held.map_or_else(Claimant::random, |held| held.claimant);
         hold.settles = hold.settles.max(now + hold.settle_after);
     }
     record
