@@ -253,6 +253,11 @@ impl Proxy {
         self.signal(Signal::HUP);
     }
 
+    /// Its process ID.
+    pub(crate) fn id(&self) -> u32 {
+        self.started.child.id()
+    }
+
     /// Kills it, without a chance to clean up.
     pub(crate) fn kill(&mut self) {
         let _ = self.started.child.kill();
