@@ -1,7 +1,7 @@
 //! The store of a process that was replaced: its calls go to the process that holds the store now.
 //!
-//! If the connection breaks, the next call connects to the control socket again: a process that was started anew there
-//! still accepts the late settlement of a claim.
+//! If the connection breaks, the next call connects to the control socket again: a process that was started there
+//! meanwhile still accepts the late settlement of a claim.
 
 use std::{
     collections::HashMap,
