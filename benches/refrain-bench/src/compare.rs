@@ -14,6 +14,9 @@ use crate::{
 
 /// A change may make a request this much more expensive, which is about the noise of quiet machines.
 const COST_MAX: f64 = 1.05;
+/// The same for what operators see of a request: its traces and its reports, with `--traceability`.
+const TRACEABILITY_COST_MAX: f64 = 1.03;
+const TRACEABILITY_RATE_MIN: f64 = 0.97;
 const MANY: u64 = 256;
 
 const FILE: (Front, Front) = (Front::File, Front::OtherFile);
@@ -56,10 +59,19 @@ pub(crate) fn run(setup: &Setup, report: &mut Report) -> Result<()> {
         crate::store::describe(report, &format!("this, {name}"), this);
         crate::store::describe(report, &format!("other, {name}"), other);
         let requests = harness::ratios(this, other);
-        report.figure(format!("requests/s, this / other, {name}"), "×", &requests);
+        let rate = format!("requests/s, this / other, {name}");
         let costs = harness::cost_ratios(this, other);
-        let what = format!("processor time, this / other, {name}");
-        report.target(what, &costs, Need::AtMost(COST_MAX));
+        let cost = format!("processor time, this / other, {name}");
+        match setup.options.traceability {
+            true => {
+                report.target(rate, &requests, Need::AtLeast(TRACEABILITY_RATE_MIN));
+                report.target(cost, &costs, Need::AtMost(TRACEABILITY_COST_MAX));
+            }
+            false => {
+                report.figure(rate, "×", &requests);
+                report.target(cost, &costs, Need::AtMost(COST_MAX));
+            }
+        }
     }
     Ok(())
 }

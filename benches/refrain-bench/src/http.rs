@@ -15,7 +15,7 @@ use crate::{
     load::{Keys, Load},
     peers::{self, Peer, refrain_binary},
     report::{Need, Report},
-    telemetry,
+    telemetry::{self, Collector},
 };
 
 const MEASURED: usize = 0;
@@ -44,6 +44,10 @@ pub(crate) enum Front {
     FileLogged,
     /// As `File`, with the dashboard open.
     FileWatched,
+    /// The proxy of the build that `--traced` names: without traces, with traces, and with a collector that is down.
+    Untraced,
+    Traced,
+    TracedInVain,
     /// The proxy of the build that `--other` names.
     OtherMemory,
     OtherFile,
@@ -148,7 +152,13 @@ fn try_round(setup: &Setup, front: Front, connections: u64, keys: Keys) -> Resul
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let upstream = listener.local_addr()?;
         let serving = tokio::spawn(peers::serve(listener));
-        let measured = measured(setup, front, upstream, folder.path())?;
+        let collector = match front {
+            Front::Traced => Some(Collector::start().await?),
+            Front::TracedInVain => Some(Collector::absent().await?),
+            _ => None,
+        };
+        let address = collector.as_ref().map(Collector::address);
+        let measured = measured(setup, front, upstream, address, folder.path())?;
         let watching = match (front, measured.admin) {
             (Front::FileWatched, Some(admin)) => Some(telemetry::watch(admin).await?),
             _ => None,
@@ -163,6 +173,9 @@ fn try_round(setup: &Setup, front: Front, connections: u64, keys: Keys) -> Resul
         if let Some(watching) = watching {
             watching.end().await?;
         }
+        if let Some(collector) = collector {
+            collector.end().await?;
+        }
         round
     });
     round.with_context(|| format!("{front:?}"))
@@ -173,8 +186,13 @@ pub(crate) fn measured(
     setup: &Setup,
     front: Front,
     upstream: SocketAddr,
+    collector: Option<SocketAddr>,
     folder: &Path,
 ) -> Result<Peer> {
+    let traced = || {
+        let traced = setup.options.traced.as_deref();
+        traced.context("no build with the feature otel was named")
+    };
     let other = || {
         setup
             .options
@@ -184,6 +202,8 @@ pub(crate) fn measured(
     };
     let file = format!("file:{}", folder.join("records").display());
     let log = format!("access_log = {:?}\n", folder.join("access.log"));
+    let endpoint = collector.map(|it| format!("otlp_endpoint = \"http://{it}\"\n"));
+    let endpoint = endpoint.unwrap_or_default();
     let refrain = |binary: &Path, store: &str, lines: &str| {
         Peer::refrain(binary, MEASURED, upstream, store, folder, lines)
     };
@@ -194,6 +214,9 @@ pub(crate) fn measured(
         Front::Memory => refrain(&refrain_binary()?, "memory:", ""),
         Front::File | Front::FileWatched => refrain(&refrain_binary()?, &file, ""),
         Front::FileLogged => refrain(&refrain_binary()?, &file, &log),
+        Front::Untraced | Front::Traced | Front::TracedInVain => {
+            refrain(traced()?, &file, &endpoint)
+        }
         Front::OtherMemory => refrain(other()?, "memory:", ""),
         Front::OtherFile => refrain(other()?, &file, ""),
     }

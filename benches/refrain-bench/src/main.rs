@@ -108,6 +108,12 @@ pub(crate) struct Options {
     /// Another build of the command `refrain`, for the benchmark `compare`, which needs it.
     #[arg(long)]
     other: Option<PathBuf>,
+    /// A build of the command with the feature `otel`: `telemetry` also measures traces.
+    #[arg(long)]
+    traced: Option<PathBuf>,
+    /// `compare` holds the cost against the target of traceable records, 1.03, instead of the noise of a change.
+    #[arg(long)]
+    traceability: bool,
     /// Task of a child process that a benchmark starts.
     #[arg(long, hide = true)]
     child: Option<child::Errand>,

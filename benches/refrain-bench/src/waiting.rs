@@ -60,7 +60,7 @@ fn round(setup: &Setup, front: Front) -> Result<f64> {
     let folder = folder::fresh(&setup.root)?;
     harness::thread_runtime()?.block_on(async {
         let upstream = Slow::start().await?;
-        let proxy = http::measured(setup, front, upstream.address, folder.path())?;
+        let proxy = http::measured(setup, front, upstream.address, None, folder.path())?;
         let asking = (0..DUPLICATES).map(|_| tokio::spawn(ask(proxy.address)));
         let asking: Vec<_> = asking.collect();
         sleep(ARRIVAL).await;

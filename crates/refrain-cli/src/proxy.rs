@@ -239,7 +239,7 @@ async fn serve(args: &Args, settings: &Settings, said: Option<&str>) -> Result<(
     // Before the ports are open: from here on a signal stops the proxy in order, and SIGHUP does not end it.
     let (mut signals, mut told) = (Signals::new()?, Signals::new()?);
     let hangups = signal(SignalKind::hangup())?;
-    let (token, reader_token) = admin_tokens(settings.admin)?;
+    let (token, reader_token) = admin_tokens(settings.admin, &settings.admin_hosts)?;
     // Claims are kept in the last store named.
     let truth = settings.store.last().map_or("", Address::as_str);
     let metrics = Metrics::new(&settings.policy, truth);
@@ -277,7 +277,7 @@ async fn serve(args: &Args, settings: &Settings, said: Option<&str>) -> Result<(
         engine.learn_standing(witness).await?;
     }
     let door = match admin_socket {
-        Some(socket) => admin_listener(socket)?,
+        Some(socket) => admin_listener(socket, settings)?,
         None => listen(settings.admin).await?,
     };
     let (address, admin_address) = (proxy.address()?, door.local_addr()?);
@@ -288,8 +288,10 @@ async fn serve(args: &Args, settings: &Settings, said: Option<&str>) -> Result<(
         is_draining: is_draining.clone(),
         token,
         reader_token,
+        hosts: settings.admin_hosts.clone(),
         configuration: serde_json::to_value(settings).unwrap_or_default(),
         workers: None,
+        search_time: admin::SEARCH_TIME,
         reload: None,
     });
     let policy = PolicyReload {
@@ -408,8 +410,11 @@ fn sockets(
 }
 
 /// The admin listener on a socket that another process has bound. Without a token, its address must be loopback.
-fn admin_listener(socket: std::net::TcpListener) -> Result<tokio::net::TcpListener, Failure> {
-    admin_tokens(socket.local_addr()?)?;
+fn admin_listener(
+    socket: std::net::TcpListener,
+    settings: &Settings,
+) -> Result<tokio::net::TcpListener, Failure> {
+    admin_tokens(socket.local_addr()?, &settings.admin_hosts)?;
     socket.set_nonblocking(true)?;
     Ok(tokio::net::TcpListener::from_std(socket)?)
 }
@@ -424,7 +429,7 @@ fn bind_control(path: &Path, is_asked_for: bool) -> Option<ControlSocket> {
                 "refrain: cannot bind the control socket {path}: {error}"
             )),
             false => {
-                tracing::warn!(%path, %error, "cannot bind the control socket: no other process can take over")
+                tracing::warn!(%path, %error, "cannot bind the control socket: no other process can take over");
             }
         }
     }
@@ -440,24 +445,15 @@ fn tell(settings: &Settings, line: impl std::fmt::Display) {
     }
 }
 
-/// The admin token, which is required if the admin address is not a loopback one; and the token that only reads.
+/// The admin token, which is required if the admin address is not a loopback one or has further host names; and the token that only reads.
 pub(crate) fn admin_tokens(
     address: SocketAddr,
+    hosts: &[String],
 ) -> Result<(Option<String>, Option<String>), Failure> {
     let token = token("admin_token")?;
     let reader = self::token("admin_reader_token")?;
-    if token.is_none() && !address.ip().is_loopback() {
-        let message = format!(
-            "refrain: the admin address {address} is reachable from other machines and needs a token; \
-             set REFRAIN_ADMIN_TOKEN or REFRAIN_ADMIN_TOKEN_FILE, or listen on 127.0.0.1"
-        );
-        return Err(Failure::Configuration(message));
-    }
-    if reader.is_some() && (token.is_none() || token == reader) {
-        let message = "refrain: REFRAIN_ADMIN_READER_TOKEN needs REFRAIN_ADMIN_TOKEN with another value; \
-                       set both, or unset REFRAIN_ADMIN_READER_TOKEN";
-        return Err(Failure::Configuration(message.into()));
-    }
+    admin::check_tokens(address, hosts, token.as_deref(), reader.as_deref())
+        .map_err(|error| Failure::Configuration(format!("refrain: {error}")))?;
     Ok((token, reader))
 }
 

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::{BufRead as _, IsTerminal as _, Read as _},
+    io::{BufRead as _, IsTerminal as _, Read as _, Write as _},
     process::ExitCode,
 };
 
@@ -13,12 +13,15 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     client::{ADMIN, Client, RequestError},
-    output::{say, show},
+    output::{complain, say},
 };
 
 mod print;
+mod progress;
 mod resolve;
+mod resolve_all;
 
+use progress::Progress;
 use resolve::Resolve;
 
 /// The default number of records listed.
@@ -42,7 +45,7 @@ const BODY_BYTES_MAX: u64 = 8 << 20;
   refrain records resolve 3f2a… --status 201 --body @answer.json --reason 'found in the ledger'
   refrain records resolve 3f2a… --never-happened --reason 'not in the ledger' --by anna
   refrain records resolve --all --operation 'POST /v1/payments' --older-than 1h --never-happened --reason 'not in the ledger' --dry-run
-                                                      many unknown outcomes; without --dry-run it resolves them
+                                                      many unknown outcomes; with --yes instead of --dry-run it resolves them
   refrain records erase 3f2a… --reason 'test data'    a retry executes again
 
 The admin address of the proxy: --admin, or REFRAIN_ADMIN, or http://127.0.0.1:8378.
@@ -189,8 +192,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let Err(trouble) = done else {
         return Ok(ExitCode::SUCCESS);
     };
-    crate::output::complain(format_args!("refrain: {trouble}"));
-    if args.json {
+    complain(format_args!("refrain: {trouble}"));
+    // A result of many records has the error in it.
+    let is_printed = matches!(&args.command, Some(Command::Resolve(resolve)) if resolve.all);
+    if args.json && !is_printed {
         say(format_args!("{:#}", trouble.json()));
     }
     Ok(trouble.code().into())
@@ -220,8 +225,10 @@ impl Args {
                 yes,
             } => {
                 let path = format!("/api/records/{}", checked(id)?);
-                if !yes && !confirm_erase(id)? {
-                    say("Nothing was changed.");
+                let effect = format!(
+                    "This deletes the outcome of {id}: a retry of its request EXECUTES AGAIN."
+                );
+                if !yes && !confirm(&effect, "Erase it? Type yes: ")? {
                     return Ok(());
                 }
                 let asked = add_operator(json!({ "reason": reason }), by.as_deref());
@@ -244,17 +251,20 @@ impl Args {
         let limit = list.limit as usize;
         let mut after = list.after.clone();
         let mut listed = 0;
+        let mut is_first = true;
         let mut all = Vec::new();
+        let mut progress = Progress::new();
         loop {
             let wanted = (limit - listed).min(PAGE_MAX);
             let state = list.state.as_deref();
             let path = page_path(state, &list.filter, wanted, after.as_deref())?;
-            let (records, next) = page(client.get(&path).await?);
+            let (records, next) = progress.page(client.get(&path).await?);
             match (self.json, list.csv) {
                 (true, _) => {}
-                (false, true) => print::csv(&records, listed == 0),
+                (false, true) => print::csv(&records, is_first),
                 (false, false) => print::rows(&records, listed == 0),
             }
+            is_first = false;
             listed += records.len();
             all.extend(records.into_iter().filter(|_| self.json));
             after = next;
@@ -268,10 +278,10 @@ impl Args {
                 json!({ "records": all, "next": next })
             )),
             (false, Some(next)) => {
-                crate::output::complain(format_args!("There may be more records: --after {next}"));
+                complain(format_args!("There may be more records: --after {next}"));
             }
             (false, None) if listed == 0 => {
-                crate::output::complain(format_args!("No matching records."));
+                complain(format_args!("No matching records."));
             }
             (false, None) => {}
         }
@@ -296,8 +306,9 @@ impl Args {
     async fn find(&self, client: &Client, find: &Find) -> Result<(), RequestError> {
         let mut asked = json!({ "key": find.key, "scope": scope(&find.scope)? });
         let mut all = Vec::new();
+        let mut progress = Progress::new();
         loop {
-            let (records, next) = page(client.post("/api/find", &asked).await?);
+            let (records, next) = progress.page(client.post("/api/find", &asked).await?);
             all.extend(records);
             match next {
                 Some(next) => asked["after"] = next.into(),
@@ -333,16 +344,6 @@ impl Args {
             fix: fix.into(),
         })
     }
-}
-
-/// The records of a page, and the id after which the next page begins.
-fn page(mut page: Value) -> (Vec<Value>, Option<String>) {
-    let next = page["next"].as_str().map(str::to_owned);
-    let records = match page["records"].take() {
-        Value::Array(records) => records,
-        _ => Vec::new(),
-    };
-    (records, next)
 }
 
 /// The parts of a scope, as pairs of name and value.
@@ -489,17 +490,20 @@ fn content(text: &str) -> Result<Vec<u8>, RequestError> {
     read.map_err(|error| RequestError::usage(format!("{error:#}")))
 }
 
-/// Asks for confirmation; an error if there is no terminal.
-fn confirm_erase(id: &str) -> Result<bool, RequestError> {
+/// Says what happens and asks for confirmation; an error if there is no terminal.
+fn confirm(what: &str, question: &str) -> Result<bool, RequestError> {
     if !std::io::stdin().is_terminal() {
         let message = "nothing was changed: no terminal to confirm on; pass --yes";
         return Err(RequestError::usage(message.into()));
     }
-    say(format_args!(
-        "This deletes the outcome of {id}: a retry of its request EXECUTES AGAIN."
-    ));
-    show("Erase it? Type yes: ");
+    // Standard output may be read by a program.
+    complain(what);
+    let _ = write!(std::io::stderr(), "{question}");
     let mut line = String::new();
     let read = std::io::stdin().lock().read_line(&mut line);
-    Ok(read.is_ok() && line.trim() == "yes")
+    let is_confirmed = read.is_ok() && line.trim() == "yes";
+    if !is_confirmed {
+        complain("Nothing was changed.");
+    }
+    Ok(is_confirmed)
 }

@@ -13,7 +13,7 @@ use refrain::policy::units;
 use serde_json::json;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
-    time::{Instant, sleep_until},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 
 use crate::{
@@ -27,11 +27,14 @@ mod state;
 mod text;
 mod view;
 
-use data::Fetched;
-use screen::{Key, Screen};
+use data::{Fetched, Fetcher};
+use screen::{Key, Keys, Screen};
 use state::State;
 use view::Size;
 
+/// How long an update waits for the list of unknown outcomes.
+const LIST_WAIT: Duration = Duration::from_secs(1);
+const SECOND: Duration = Duration::from_secs(1);
 /// Width of a frame that is not printed on a terminal.
 const PLAIN_COLUMNS: usize = 120;
 
@@ -79,7 +82,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let done = runtime.block_on(args.run());
+    let tasks = tokio::task::LocalSet::new();
+    let done = tasks.block_on(&runtime, args.run());
+    drop(tasks);
     // A request that is still waiting for its response must not delay the end.
     runtime.shutdown_background();
     let Err(trouble) = done? else {
@@ -94,12 +99,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 impl Args {
     async fn run(&self) -> anyhow::Result<Result<(), RequestError>> {
-        let client = match Client::new(&ADMIN, self.admin.as_deref(), self.token.as_deref()) {
-            Ok(client) => client,
+        let fetcher = match Client::new(&ADMIN, self.admin.as_deref(), self.token.as_deref()) {
+            Ok(client) => Fetcher::new(client),
             Err(error) => return Ok(Err(error)),
         };
+        // The only frame waits for the list; the client limits how long.
+        let is_watched = !self.json && !self.once && is_interactive();
+        let list_wait = if is_watched { LIST_WAIT } else { Duration::MAX };
         // A wrong address or token is reported before the screen changes.
-        let first = match data::fetch(&client, 0).await {
+        let first = match fetcher.fetch(0, list_wait).await {
             Ok(first) => first,
             Err(error) => return Ok(Err(error)),
         };
@@ -107,16 +115,16 @@ impl Args {
             say(format_args!("{:#}", json!(first)));
             return Ok(Ok(()));
         }
-        let mut state = State::new(&client.address(), self.interval);
+        let mut state = State::new(&fetcher.client().address(), self.interval);
         state.apply(Ok(first));
-        if self.once || !is_interactive() {
+        if !is_watched {
             let size = Size::unlimited(PLAIN_COLUMNS);
             for line in view::frame(&state, size, text::is_utf8()) {
                 say(line);
             }
             return Ok(Ok(()));
         }
-        watch(&client, state).await
+        watch(&fetcher, state).await
     }
 }
 
@@ -126,10 +134,10 @@ fn is_interactive() -> bool {
 }
 
 /// Shows the state until the user quits, or the server rejects the token.
-async fn watch(client: &Client, mut state: State) -> anyhow::Result<Result<(), RequestError>> {
+async fn watch(fetcher: &Fetcher, mut state: State) -> anyhow::Result<Result<(), RequestError>> {
     let mut stops = Stops::new()?;
     let mut screen = Screen::open()?;
-    let mut keys = screen::keys();
+    let mut keys = Keys::start();
     let mut fetching: Option<Fetching<'_>> = None;
     let mut due = Instant::now() + state.interval;
     loop {
@@ -143,8 +151,9 @@ async fn watch(client: &Client, mut state: State) -> anyhow::Result<Result<(), R
         };
         tokio::select! {
             key = keys.recv() => match key {
-                None | Some(Key::Quit) => return Ok(Ok(())),
-                Some(key) => state.press(key),
+                Ok(None | Some(Key::Quit)) => return Ok(Ok(())),
+                Ok(Some(key)) => state.press(key),
+                Err(error) => return Err(error),
             },
             fetched = fetched => {
                 fetching = None;
@@ -154,11 +163,27 @@ async fn watch(client: &Client, mut state: State) -> anyhow::Result<Result<(), R
                 }
             }
             () = sleep_until(due), if is_idle && !state.is_paused => {
-                fetching = Some(Box::pin(data::fetch(client, state.after)));
+                fetching = Some(Box::pin(fetch_soon(fetcher, state.after, state.patience())));
             }
+            // The time without an answer grows.
+            () = sleep(SECOND), if state.silent().is_some() => {}
             () = stops.recv() => return Ok(Ok(())),
         }
     }
+}
+
+async fn fetch_soon(
+    fetcher: &Fetcher,
+    after: u64,
+    patience: Duration,
+) -> Result<Fetched, RequestError> {
+    let fetched = timeout(patience, fetcher.fetch(after, LIST_WAIT)).await;
+    fetched.unwrap_or_else(|_| {
+        let (address, seconds) = (fetcher.client().address(), patience.as_secs());
+        Err(RequestError::Unreachable(format!(
+            "the admin address {address} did not answer within {seconds} s"
+        )))
+    })
 }
 
 type Fetching<'a> = Pin<Box<dyn Future<Output = Result<Fetched, RequestError>> + 'a>>;

@@ -35,6 +35,7 @@ mod admin;
 mod deliver;
 mod letters;
 mod redrive;
+mod redrive_state;
 mod workers;
 
 use deliver::Delivery;
@@ -67,7 +68,7 @@ Each message is sent as a POST with Idempotency-Key, Refrain-Attempt, Refrain-Re
 
 Flags override the environment (REFRAIN_STORE, REFRAIN_AUDIT_LOG, REFRAIN_ADMIN, REFRAIN_LOG; append _FILE to name
 a file that holds the value), which overrides the file; `admin` in the file is only for the proxy.
-If the admin address is not a loopback address, REFRAIN_ADMIN_TOKEN is required.
+If the admin address is not a loopback address, REFRAIN_ADMIN_TOKEN is required; REFRAIN_ADMIN_READER_TOKEN may only read.
 Only the secrets of the selected workers and of the store are read.
 
 Exit codes: 0 stopped by a signal, 2 wrong usage, 64 bad configuration, 69 broker or store unreachable;
@@ -203,7 +204,10 @@ fn check_store(store: &AnyStore, workers: &[WorkerSettings]) -> Result<(), Failu
 async fn work(args: &Args) -> Result<(), Failure> {
     let (settings, workers) = chosen(args)?;
     let admin = admin_address(args)?;
-    let tokens = admin.map(admin_tokens).transpose()?.unwrap_or_default();
+    let tokens = admin
+        .map(|it| admin_tokens(it, &settings.admin_hosts))
+        .transpose()?
+        .unwrap_or_default();
     log_to_stderr(&settings::value("log", args.log.as_deref())?)?;
     raise_file_limit();
     let (mut signals, mut told) = (Signals::new()?, Signals::new()?);

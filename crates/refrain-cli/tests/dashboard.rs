@@ -37,7 +37,7 @@ use support::{AfterResponse, Proxy, Starting, Upstream, answer, call, request, u
 /// Short, so that "it never happened" is soon accepted.
 const POLICY: &str = "[policy]\ntimeout = \"1s\"\nlease = \"1s\"\n";
 
-/// Tabs until the button that settles has the focus, at most.
+/// Tabs until an element has the focus, at most.
 const TABS_MAX: usize = 80;
 
 /// Everything in the page that is wider than the window.
@@ -163,13 +163,41 @@ fn inspect(browser: &mut Browser, name: &str) {
     assert_eq!(browser.evaluate(UNNAMED), json!([]), "{name}");
 }
 
-/// Fills the form of a record and opens the confirmation.
+/// Moves the focus to an element, with the key alone; nothing before it may catch the focus.
+fn tab_to(browser: &mut Browser, element: &str) {
+    let has_focus = format!("document.activeElement.matches('{element}')");
+    let tabs = (0..TABS_MAX).find(|_| {
+        browser.press("Tab", "");
+        browser.evaluate(&has_focus) == json!(true)
+    });
+    assert!(tabs.is_some(), "the keyboard does not reach {element}");
+    let outline = browser.evaluate("getComputedStyle(document.activeElement).outlineStyle");
+    assert_eq!(outline, "solid", "the focus on {element} is not visible");
+}
+
+/// Types a text, key by key.
+fn write(browser: &mut Browser, text: &str) {
+    for letter in text.chars() {
+        match letter {
+            '\n' => browser.press("Enter", "\r"),
+            letter => browser.press(&letter.to_string(), &letter.to_string()),
+        }
+    }
+}
+
+/// Fills the form of a record with the keyboard alone.
 fn enter_success(browser: &mut Browser, body: &str, reason: &str, by: &str) {
-    browser.evaluate("document.querySelector('#as-completed').click()");
-    fill(browser, "#status", "201");
-    fill(browser, "#body", body);
-    fill(browser, "#reason", reason);
-    fill(browser, "#by", by);
+    tab_to(browser, "#as-completed");
+    browser.press(" ", " ");
+    for (field, value) in [
+        ("#status", "201"),
+        ("#body", body),
+        ("#reason", reason),
+        ("#by", by),
+    ] {
+        tab_to(browser, field);
+        write(browser, value);
+    }
 }
 
 #[test]
@@ -192,24 +220,17 @@ fn a_502_is_settled_in_the_browser() {
     check_quiet(&click(&mut browser, "td a.button"), proxy.admin);
     assert!(text(&mut browser, "main").contains(&record));
     inspect(&mut browser, "record-unknown");
-    // With the keyboard alone: the button is reached, and nothing before it catches the focus.
     enter_success(&mut browser, "{\"id\":1}\n", "found in the ledger", "anna");
-    browser.evaluate("document.activeElement.blur()");
-    let has_focus = "document.activeElement.matches('#settle button[type=submit]')";
-    let tabs = (0..TABS_MAX).find(|_| {
-        browser.press("Tab", "");
-        browser.evaluate(has_focus) == json!(true)
-    });
-    assert!(tabs.is_some(), "the keyboard does not reach the button");
-    let outline = browser.evaluate("getComputedStyle(document.activeElement).outlineStyle");
-    assert_eq!(outline, "solid", "the focus is not visible");
+    tab_to(&mut browser, "#settle button[type=submit]");
     check_quiet(&browser.press_and_follow("Enter", "\r"), proxy.admin);
     inspect(&mut browser, "confirmation");
     let said = text(&mut browser, "main");
     let next = "Duplicates get 201 with this body (9 bytes) for 1 d";
     assert!(said.contains(next), "{said}");
-    check_quiet(&click(&mut browser, "button[value=settle]"), proxy.admin);
+    tab_to(&mut browser, "button[value=settle]");
+    check_quiet(&browser.press_and_follow("Enter", "\r"), proxy.admin);
     inspect(&mut browser, "settled");
+    check_quiet(&browser.follow("location.reload()"), proxy.admin);
     let said = text(&mut browser, "main");
     for part in [
         "Settled",
@@ -442,9 +463,11 @@ fn serve_workers(runtime: &tokio::runtime::Runtime, workers: Arc<HostileWorkers>
         is_draining: Arc::default(),
         token: None,
         reader_token: None,
+        hosts: Vec::new(),
         configuration: json!({ "workers": [{ "name": HOSTILE }], "store": HOSTILE }),
         workers: Some(workers),
         reload: None,
+        search_time: admin::SEARCH_TIME,
     };
     let listener = runtime
         .block_on(tokio::net::TcpListener::bind("127.0.0.1:0"))

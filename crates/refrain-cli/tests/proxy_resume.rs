@@ -90,7 +90,9 @@ fn after_a_kill_the_record_is_settled_by_the_probe_without_a_retry() {
         ("200 OK", 200, "found", 1),
         ("404 Not Found", 201, "second", 2),
     ] {
-        let shop = Shop::new(lookup, "probe = \"GET /lookup?of={record}\"");
+        let settings = "probe = \"GET /lookup?of={record}\"\n\
+                        probe_authorization = { secret_env = \"PROBE_TOKEN\" }";
+        let shop = Shop::new(lookup, settings);
         let begun = tokio::time::Instant::now();
         let proxy = shop.restart_during(&post("k", "x"));
         resolved(&proxy);
@@ -128,6 +130,28 @@ fn a_probe_after_a_kill_has_the_credential_and_the_key_that_the_policy_allows() 
     assert_eq!(told.text(), "second");
     let told = call(proxy.address, request("POST /orders", &ORDER, b"x"));
     assert_eq!((told.text(), told.is_replay()), ("found", true));
+}
+
+#[test]
+fn after_a_kill_the_record_is_a_line_of_the_log() {
+    let shop = Shop::new("404 Not Found", "");
+    let proxy = shop.restart_during(&request("POST /orders", &ORDER, b"x"));
+    let fix = "refrain records resolve";
+    until("the record is logged", || proxy.errors().contains(fix));
+    let told = call(proxy.address, request("POST /orders", &ORDER, b"x"));
+    assert_eq!(told.status, 409);
+    let id = told.header("refrain-record").unwrap();
+    let log = proxy.errors();
+    let [line] = log
+        .lines()
+        .filter(|it| it.contains(fix))
+        .collect::<Vec<_>>()[..]
+    else {
+        panic!("not one line: {log}");
+    };
+    for part in ["WARN", id, "POST /orders", "lapsed"] {
+        assert!(line.contains(part), "no {part} in {line}");
+    }
 }
 
 #[test]

@@ -132,6 +132,14 @@ fn a_blank_admin_token_is_refused() {
 }
 
 #[test]
+fn further_names_of_the_admin_listener_need_a_token() {
+    let named = minimal().file("admin_hosts = \"refrain.internal\"\n");
+    check(&named, 64, &["admin_hosts", "REFRAIN_ADMIN_TOKEN"]);
+    let named = minimal().file("admin_hosts = [\"http://refrain.internal\"]\n");
+    check(&named, 64, &["invalid host name", "without scheme"]);
+}
+
+#[test]
 fn the_environment_stands_between_flags_and_file() {
     let upstream = Upstream::echo();
     let named = Starting::new();

@@ -11,7 +11,7 @@ use std::{
     thread,
 };
 
-use support::{AfterResponse, Client, Proxy, Upstream, answer, call, find, get, request};
+use support::{AfterResponse, Client, Proxy, Upstream, answer, call, find, get, request, until};
 
 /// Reads up to the end of a head, byte by byte, so that no later byte is consumed.
 fn head(stream: &mut TcpStream) -> String {
@@ -445,6 +445,33 @@ fn an_answer_that_is_cut_is_cut_for_the_client_too() {
     let _ = client.stream.read_to_end(&mut rest);
     // It must not look like a complete response.
     assert_eq!(find(&rest, b"0\r\n\r\n"), None);
+}
+
+#[test]
+fn a_response_that_breaks_off_or_stalls_is_counted() {
+    let upstream = Upstream::start(|seen, stream| {
+        let head = b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nabc";
+        stream.write_all(head).unwrap();
+        if seen.head.contains("/stalls") {
+            // Until the proxy has given up.
+            let _ = stream.read(&mut [0]);
+        }
+        AfterResponse::Close
+    });
+    let proxy = Proxy::start(upstream.address, "[proxy]\nread_timeout = \"200ms\"\n");
+    let count = |reason: &str| {
+        proxy.metric(&format!(
+            "refrain_upstream_errors_total{{reason=\"{reason}\"}}"
+        ))
+    };
+    for (path, reason) in [("/cut", "truncated"), ("/stalls", "stalled")] {
+        assert_eq!(count(reason) as u64, 0, "{reason}");
+        let mut client = Client::connect(proxy.address);
+        client.send(request(&format!("GET {path}"), &[], b""));
+        let mut all = Vec::new();
+        let _ = client.stream.read_to_end(&mut all);
+        until("it is counted", || count(reason) as u64 == 1);
+    }
 }
 
 #[test]

@@ -4,11 +4,16 @@
 
 #[path = "records/access.rs"]
 mod access;
+#[path = "records/bulk.rs"]
+mod bulk;
+#[path = "records/search.rs"]
+mod search;
 
 use std::{
     future::pending,
     process::{Command, Stdio},
     sync::{Arc, atomic::AtomicBool},
+    time::Duration,
 };
 
 use axum::{Router, body::Body, routing::post};
@@ -41,6 +46,11 @@ async fn open(token: Option<&str>) -> Stage {
 }
 
 async fn open_with(operation: Operation, token: Option<&str>) -> Stage {
+    open_searching(operation, token, admin::SEARCH_TIME).await
+}
+
+/// Opens a stage whose searches end after `search_time`.
+async fn open_searching(operation: Operation, token: Option<&str>, search_time: Duration) -> Stage {
     let policy = Policy::new(vec![operation]).unwrap();
     let engine = Engine::new(AnyStore::new(Memory::new()));
     let layer = RefrainLayer::new(engine.clone(), policy.clone());
@@ -52,9 +62,11 @@ async fn open_with(operation: Operation, token: Option<&str>) -> Stage {
         is_draining: Arc::new(AtomicBool::new(false)),
         token: token.map(Into::into),
         reader_token: None,
+        hosts: Vec::new(),
         configuration: Value::Null,
         workers: None,
         reload: None,
+        search_time,
     };
     tokio::spawn(admin::serve(listener, admin, pending()));
     Stage { engine, layer, url }
@@ -63,9 +75,19 @@ async fn open_with(operation: Operation, token: Option<&str>) -> Stage {
 impl Stage {
     /// Creates a record, completed with `body` or with an unknown outcome.
     async fn record(&self, key: &str, body: Option<&str>) -> String {
+        self.record_settling(key, body, Duration::ZERO).await
+    }
+
+    /// As `record`; "it never happened" is accepted `settle_after` after its attempt.
+    async fn record_settling(
+        &self,
+        key: &str,
+        body: Option<&str>,
+        settle_after: Duration,
+    ) -> String {
         let key = Key::new(key).unwrap();
         let mut intent = Intent::new(Scope::none(), key.clone());
-        intent.terms.settle_after = std::time::Duration::ZERO;
+        intent.terms.settle_after = settle_after;
         let Verdict::Granted(guard) = self.engine.claim(&intent).await.unwrap() else {
             panic!("the key is not free");
         };
@@ -307,6 +329,8 @@ async fn key_and_query_are_kept_only_if_the_policy_says_so() {
         assert_eq!((&record["key"], &record["target"]), (&key, &target.into()));
         let shown = stage.json(&["show", record["id"].as_str().unwrap()]).await;
         assert_eq!(shown["history"][0]["trace_id"], Value::Null);
+        let key = key.as_str().map(|key| format!(" key {key}"));
+        search::assert_table_ends(&stage, &format!("{target}{}", key.unwrap_or_default())).await;
     }
 }
 
@@ -362,68 +386,6 @@ async fn records_are_selected_by_operation_scope_and_age_and_exported() {
     let row = lines.iter().find(|line| line.contains("completed"));
     let cell = r#","'=pay ""now"", daily","#;
     assert!(row.is_some_and(|row| row.contains(cell)), "{stdout}");
-}
-
-#[tokio::test]
-async fn many_unknown_outcomes_are_resolved_together_or_only_shown() {
-    let stage = open(None).await;
-    for number in 0..3 {
-        stage.record(&format!("doubted-{number}"), None).await;
-    }
-    stage.record("done", Some("x")).await;
-    let all = [
-        "resolve",
-        "--all",
-        "--never-happened",
-        "--reason",
-        "not in the ledger",
-    ];
-    let dry = stage.json(&[&all[..], &["--dry-run"]].concat()).await;
-    assert_eq!(dry["records"].as_array().unwrap().len(), 3);
-    let (_, stdout, _) = stage.run(&[&all[..], &["--dry-run"]].concat()).await;
-    assert!(
-        stdout.contains("3 unknown outcomes would be resolved"),
-        "{stdout}"
-    );
-    let old = stage
-        .json(&[&all[..], &["--older-than", "1h"]].concat())
-        .await;
-    assert_eq!(old["records"].as_array().unwrap().len(), 0);
-    let in_doubt = ["list", "--state", "indeterminate"];
-    let left = stage.json(&in_doubt).await;
-    assert_eq!(
-        left["records"].as_array().unwrap().len(),
-        3,
-        "a dry run resolved"
-    );
-
-    let (code, stdout, stderr) = stage.run(&all).await;
-    assert_eq!(code, 0, "{stderr}");
-    assert!(
-        stdout.contains("3 of 3 unknown outcomes resolved"),
-        "{stdout}"
-    );
-    let left = stage.json(&in_doubt).await;
-    assert_eq!(left["records"].as_array().unwrap().len(), 0);
-    assert_eq!(
-        stage.json(&["list"]).await["records"]
-            .as_array()
-            .unwrap()
-            .len(),
-        1
-    );
-
-    let reason = ["--never-happened", "--reason", "r"];
-    for (which, words) in [
-        (&[][..], "--all"),
-        (&["--dry-run", "7"], "--all"),
-        (&["--operation", "x", "7"], "--all"),
-        (&["--all", "7"], "--all"),
-    ] {
-        let (code, _, stderr) = stage.run(&[&["resolve"], which, &reason].concat()).await;
-        assert_eq!(code, 2, "{which:?}");
-        assert!(stderr.contains(words), "{stderr}");
-    }
 }
 
 #[tokio::test]

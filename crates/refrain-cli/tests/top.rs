@@ -8,6 +8,11 @@ mod support;
 use std::{
     net::{SocketAddr, TcpListener},
     process::{Command, Output, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
 };
 
 use rustix::process::Signal;
@@ -142,6 +147,102 @@ fn fake_admin(listener: TcpListener) -> Upstream {
         };
         answer(stream, "200 OK", &[], body.to_string().as_bytes())
     })
+}
+
+/// An admin address whose process was started at `started`, with `unknown` outcomes.
+fn overview(started: &str, unknown: u64) -> Vec<u8> {
+    let records = json!({ "indeterminate": unknown });
+    let overview = json!({ "ready": true, "started": started, "records": records });
+    overview.to_string().into_bytes()
+}
+
+#[test]
+fn a_process_that_hangs_is_not_shown_as_ready() {
+    let asked = AtomicUsize::new(0);
+    let admin = Upstream::start(move |seen, stream| {
+        if seen.start() == "GET /api/overview" && asked.fetch_add(1, Ordering::SeqCst) > 0 {
+            // Until the test ends.
+            loop {
+                thread::park();
+            }
+        }
+        answer(stream, "200 OK", &[], &overview("a", 0))
+    });
+    let mut terminal = Terminal::start(top(admin.address, &[]));
+    terminal.see("ready");
+    terminal.see("no answer for 5 s");
+    terminal.see("did not answer within 5 s");
+    terminal.press(b"q");
+    assert_eq!(terminal.end().0, Some(0));
+}
+
+/// The list of unknown outcomes may take long: the rest is shown, and no second list is requested before its end.
+#[test]
+fn a_slow_list_delays_nothing_and_is_requested_once() {
+    let lists = Arc::new(AtomicUsize::new(0));
+    let overviews = Arc::new(AtomicUsize::new(0));
+    let (listed, shown) = (lists.clone(), overviews.clone());
+    let admin = Upstream::start(move |seen, stream| match seen.start() {
+        "GET /api/overview" => {
+            shown.fetch_add(1, Ordering::SeqCst);
+            answer(stream, "200 OK", &[], &overview("a", 340))
+        }
+        start if start.starts_with("GET /api/records") => {
+            listed.fetch_add(1, Ordering::SeqCst);
+            loop {
+                thread::park();
+            }
+        }
+        _ => answer(stream, "200 OK", &[], b"{}"),
+    });
+    let mut terminal = Terminal::start(top(admin.address, &[]));
+    terminal.see("UNKNOWN OUTCOMES: 340");
+    support::until("several updates", || overviews.load(Ordering::SeqCst) > 4);
+    assert_eq!(lists.load(Ordering::SeqCst), 1);
+    terminal.press(b"q");
+    assert_eq!(terminal.end().0, Some(0));
+}
+
+#[test]
+fn a_part_of_the_unknown_outcomes_is_called_a_part() {
+    let admin = Upstream::start(|seen, stream| match seen.start() {
+        "GET /api/overview" => answer(stream, "200 OK", &[], &overview("a", 340)),
+        start if start.starts_with("GET /api/records") => {
+            let record = json!({ "id": "7", "first_seen": "2026-11-19T20:35:50.878Z" });
+            let body = json!({ "records": [record], "next": "7" }).to_string();
+            answer(stream, "200 OK", &[], body.as_bytes())
+        }
+        _ => answer(stream, "200 OK", &[], b"{}"),
+    });
+    let shown = output(top(admin.address, &["--once"]));
+    let text = String::from_utf8(shown.stdout).unwrap();
+    assert!(text.contains("(1 of 340, not the oldest)"), "{text}");
+}
+
+/// After a restart, requests are counted from 1 again, even if the new process runs for longer than the old one did.
+#[test]
+fn requests_of_a_restarted_process_are_shown() {
+    let overviews = AtomicUsize::new(0);
+    let admin = Upstream::start(move |seen, stream| {
+        let start = seen.start();
+        if start == "GET /api/overview" {
+            let count = overviews.fetch_add(1, Ordering::SeqCst);
+            let started = if count < 3 { "a" } else { "b" };
+            return answer(stream, "200 OK", &[], &overview(started, 0));
+        }
+        let is_new = overviews.load(Ordering::SeqCst) > 3;
+        let (seq, path) = if is_new { (1, "/new") } else { (500, "/old") };
+        let is_asked = start.contains("after=0&");
+        let request = json!({ "seq": seq, "method": "POST", "path": path, "outcome": "passed" });
+        let requests: &[Value] = if is_asked { &[request] } else { &[] };
+        let body = json!({ "requests": requests }).to_string();
+        answer(stream, "200 OK", &[], body.as_bytes())
+    });
+    let mut terminal = Terminal::start(top(admin.address, &[]));
+    terminal.see("/old");
+    terminal.see("/new");
+    terminal.press(b"q");
+    assert_eq!(terminal.end().0, Some(0));
 }
 
 #[test]

@@ -26,6 +26,7 @@ use std::{
     io,
     net::SocketAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
+    time::Duration,
 };
 
 use axum::{
@@ -40,9 +41,10 @@ use tokio::net::TcpListener;
 pub(crate) mod access;
 mod census;
 mod durations;
-pub(crate) use durations::{BucketCounts, quantile};
+pub(crate) use durations::{BucketCounts, LAST_BOUND_MICROS, quantile};
 pub(crate) mod health;
 mod listen;
+pub use access::check_tokens;
 pub use listen::serve as serve_routes;
 
 mod metrics;
@@ -60,6 +62,7 @@ pub use reload::{
 };
 
 pub(crate) mod resolve;
+mod scans;
 mod scrape;
 pub(crate) mod sessions;
 pub(crate) mod unknown;
@@ -89,10 +92,14 @@ pub struct Admin {
     pub token: Option<String>,
     /// Token that only allows to read.
     pub reader_token: Option<String>,
+    /// Further names in `Host` that a loopback listener accepts, in lower case; they need a token.
+    pub hosts: Vec<String>,
     /// The settings in force, without secrets.
     pub configuration: serde_json::Value,
     /// The message consumers of this process, if it has any.
     pub workers: Option<Arc<dyn Workers>>,
+    /// The longest search for one response, usually [`SEARCH_TIME`]; the next request continues it.
+    pub search_time: Duration,
     /// Reads the configuration again, if the process can do so.
     pub reload: Option<Arc<dyn Reload>>,
 }
@@ -136,10 +143,14 @@ impl FromRef<CurrentAdmin> for Arc<Admin> {
     }
 }
 
+/// The longest search for one response: few enough for the response to come in time if the last step is slow.
+pub const SEARCH_TIME: Duration = Duration::from_secs(3);
+
 /// Serves until `shutdown` completes, then waits a few seconds for responses in progress.
 ///
 /// # Errors
-/// [`io::ErrorKind::InvalidInput`] if the address is not loopback and there is no token, or if the token is empty.
+/// [`io::ErrorKind::InvalidInput`] if the address is not loopback or has further host names and there is no token,
+/// or if the token is empty.
 ///
 /// # Cancellation
 /// Closes its connections at once when dropped.

@@ -9,7 +9,8 @@
 //! | `visit` | who asks: sessions, roles, form tokens, log-in |
 //! | `frame` | what all pages share |
 //! | `overview`, `chart`, `live` | the first page, its charts, and the list of requests |
-//! | `search`, `record`, `resolve`, `advice` | records, unknown outcomes, and how they are settled |
+//! | `search`, `record`, `timeline`, `resolve`, `advice` | records, unknown outcomes, and how they are settled |
+//! | `once` | changes that are made once, and their results |
 //! | `settings`, `workers` | operations, store and configuration in force; workers and their dead letters |
 
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use axum::{
     response::{IntoResponse as _, Response},
     routing::{get, post},
 };
-use http::{HeaderName, HeaderValue, header, request::Parts};
+use http::{HeaderMap, HeaderName, HeaderValue, header, request::Parts};
 
 use crate::admin::{Admin, CurrentAdmin, access::Access, refusal::Refusal};
 
@@ -29,11 +30,13 @@ mod advice;
 mod chart;
 mod frame;
 mod live;
+mod once;
 mod overview;
 mod record;
 mod resolve;
 mod search;
 mod settings;
+mod timeline;
 mod visit;
 mod workers;
 
@@ -47,7 +50,7 @@ const CONTENT_POLICY: &str = "default-src 'none'; style-src 'self'; script-src '
 pub(crate) fn routes(access: &Arc<Access>) -> Router<CurrentAdmin> {
     let pages = Router::new()
         .route("/", get(overview::show))
-        .route("/live", get(live::live))
+        .route(visit::LIVE, get(live::live))
         .route("/unknown", get(search::unknown))
         .route("/records", get(search::records))
         .route("/records/{id}", get(record::show))
@@ -79,6 +82,7 @@ pub(crate) fn routes(access: &Arc<Access>) -> Router<CurrentAdmin> {
         .layer(Extension(access.clone()))
         .layer(Extension(overview::StoreView::default()))
         .layer(Extension(live::Streams::default()))
+        .layer(Extension(once::Changes::default()))
         .layer(middleware::from_fn(restrict))
 }
 
@@ -94,9 +98,20 @@ async fn script() -> Response {
     ([(header::CONTENT_TYPE, kind)], bytes).into_response()
 }
 
-/// Adds the headers that tell the browser what a page may do.
+/// A refusal outside the dashboard: a page for browsers, JSON for programs.
+pub(crate) fn refused(refusal: Refusal, headers: &HeaderMap) -> Response {
+    match visit::accepts_html(headers) {
+        true => restricted(frame::failure(&refusal)),
+        false => refusal.into_response(),
+    }
+}
+
 async fn restrict(request: Request, next: Next) -> Response {
-    let mut response = next.run(request).await;
+    restricted(next.run(request).await)
+}
+
+/// Adds the headers that tell the browser what a page may do.
+fn restricted(mut response: Response) -> Response {
     let headers = response.headers_mut();
     for (name, value) in [
         (header::CONTENT_SECURITY_POLICY, CONTENT_POLICY),

@@ -259,7 +259,7 @@ impl ForwardPath {
                     }
                     if lost.client.is_none() && is_warned(&lost) {
                         let (upstream, path) = (&self.target.upstream, uri.path());
-                        refrain::log_rarely!(warn, %upstream, %method, path, why = %lost.why, "no response from the upstream");
+                        refrain::log_rarely!(warn, by = reason, %upstream, %method, path, why = %lost.why, "no response from the upstream");
                     }
                     return Ok(self.failure_response(&lost));
                 }
@@ -281,6 +281,7 @@ impl ForwardPath {
                 is_over: false,
                 pool: self.pool.clone(),
                 stall: patience.map(Stall::new),
+                errors: patience.and_then(|_| self.target.errors.get().cloned()),
                 front: None,
                 broken: None,
             });

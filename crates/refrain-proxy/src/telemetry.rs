@@ -9,6 +9,7 @@ use std::{
 use http::StatusCode;
 use refrain::{
     Operation,
+    clock::{Clock as _, SystemClock, Timestamp},
     http::{Code, DecidedRequest, Decision, Observed, Observer},
     policy::AccessLogSettings,
 };
@@ -18,6 +19,7 @@ mod access_log;
 mod counts;
 mod rates;
 mod recent;
+mod waiters;
 
 #[cfg_attr(not(feature = "otel"), path = "telemetry/traces_off.rs")]
 mod traces;
@@ -29,6 +31,8 @@ pub use recent::{RecentRequests, RequestSummary};
 #[cfg(feature = "otel")]
 pub use traces::TraceOptions;
 pub(crate) use traces::{ClientSpan, Tracer};
+use waiters::Waiters;
+pub(crate) use waiters::{RECORDS_MAX, WAITERS_MAX, Waiter};
 
 use access_log::{AccessLine, AccessLog};
 
@@ -38,12 +42,14 @@ use crate::admin::Metrics;
 pub struct Telemetry {
     metrics: Arc<Metrics>,
     recent: RecentRequests,
+    waiters: Waiters,
     rates: RateHistory,
     /// Unset if there is no access log.
     access_log: OnceLock<AccessLog>,
     /// Unset if there are no traces.
     tracer: OnceLock<Tracer>,
     started: Instant,
+    started_at: Timestamp,
 }
 
 impl Telemetry {
@@ -53,10 +59,12 @@ impl Telemetry {
         Arc::new(Self {
             metrics,
             recent: RecentRequests::default(),
+            waiters: Waiters::default(),
             rates: RateHistory::default(),
             access_log: OnceLock::new(),
             tracer: OnceLock::new(),
             started: Instant::now(),
+            started_at: SystemClock.wall(),
         })
     }
 
@@ -72,10 +80,21 @@ impl Telemetry {
         self.started
     }
 
+    /// When that was, on this process's clock. Another time after a restart.
+    #[must_use]
+    pub fn started_at(&self) -> Timestamp {
+        self.started_at
+    }
+
     /// The most recent requests.
     #[must_use]
     pub fn recent(&self) -> &RecentRequests {
         &self.recent
+    }
+
+    /// The requests that waited for another one with the same key.
+    pub(crate) fn waiters(&self) -> &Waiters {
+        &self.waiters
     }
 
     /// Rates and latencies of the last hour.
@@ -147,6 +166,8 @@ impl Telemetry {
     /// Takes samples for the rates until it is dropped.
     pub(crate) async fn sample(&self) -> std::convert::Infallible {
         let mut ticks = tokio::time::interval(RateHistory::INTERVAL);
+        // After a stall, samples of no time at all would be drawn as gaps.
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
             self.rates.push(self.metrics.totals());
@@ -159,6 +180,9 @@ impl Observer for Telemetry {
     fn decided(&self, request: &DecidedRequest<'_>) {
         self.metrics.decided(request);
         self.recent.offer(request);
+        if request.waited {
+            self.waiters.note(request);
+        }
         if let Some(log) = self.access_log.get() {
             log.push(&AccessLine::of(request));
         }
@@ -194,19 +218,22 @@ pub enum RequestOutcome {
     Unknown,
     /// It passed unguarded.
     Passed,
+    /// A client looked up the state of its key.
+    LookedUp,
     /// The client disconnected before the response.
     Disconnected,
 }
 
 impl RequestOutcome {
     /// All of them, in the order of declaration.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Executed,
         Self::Replayed,
         Self::Waited,
         Self::Refused,
         Self::Unknown,
         Self::Passed,
+        Self::LookedUp,
         Self::Disconnected,
     ];
 
@@ -227,9 +254,10 @@ impl RequestOutcome {
             Decision::Replayed | Decision::Acknowledged => Self::Replayed,
             Decision::Refused => Self::Waited,
             Decision::OutcomeUnknown | Decision::Failed => Self::Unknown,
-            Decision::Passed | Decision::Unguarded | Decision::Observed | Decision::LookedUp => {
+            Decision::Passed | Decision::Unguarded | Decision::Observed | Decision::PageServed => {
                 Self::Passed
             }
+            Decision::LookedUp => Self::LookedUp,
             Decision::HungUp => Self::Disconnected,
             _ => Self::Refused,
         }
@@ -245,6 +273,7 @@ impl RequestOutcome {
             Self::Refused => "refused",
             Self::Unknown => "unknown",
             Self::Passed => "passed",
+            Self::LookedUp => "looked-up",
             Self::Disconnected => "disconnected",
         }
     }

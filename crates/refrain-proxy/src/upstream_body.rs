@@ -15,6 +15,7 @@ use refrain::http::{Body, BodyError};
 use tokio::time::{Instant, Sleep, sleep};
 
 use crate::{
+    admin::UpstreamErrors,
     clients::ClientBody,
     headers,
     pool::UpstreamPool,
@@ -44,6 +45,8 @@ pub(crate) struct UpstreamFlow {
     pub(crate) is_cut_by_close: bool,
     /// The part of the body that was read together with the head.
     pub(crate) front: Option<Bytes>,
+    /// Counts a body that fails; `None` if the request is guarded, and its outcome is then unknown.
+    pub(crate) errors: Option<UpstreamErrors>,
     /// Why the body failed; reported one poll later, so that the data before it can leave.
     pub(crate) broken: Option<BodyError>,
 }
@@ -109,6 +112,7 @@ impl UpstreamFlow {
         }
         if let Some(broken) = self.broken.take() {
             self.connection = None;
+            self.count_error("truncated");
             return Poll::Ready(Some(Err(broken)));
         }
         let Poll::Ready(frame) = self.poll_received(context) else {
@@ -131,6 +135,12 @@ impl UpstreamFlow {
                 }
                 Poll::Ready(frame.map(Ok))
             }
+        }
+    }
+
+    fn count_error(&self, reason: &'static str) {
+        if let Some(errors) = &self.errors {
+            errors.get_or_create(&[("reason", reason)]).inc();
         }
     }
 
@@ -179,6 +189,7 @@ impl UpstreamFlow {
         while sleep.as_mut().poll(context).is_ready() {
             if !std::mem::take(&mut stall.has_moved) {
                 self.connection = None;
+                self.count_error("stalled");
                 return Poll::Ready(Some(
                     Err("the upstream stopped sending its response".into()),
                 ));

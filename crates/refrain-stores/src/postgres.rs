@@ -49,6 +49,7 @@ mod pooler;
 mod quick;
 mod rows;
 mod schema;
+mod search;
 mod sql;
 mod tls;
 

@@ -87,8 +87,10 @@ struct EngineState {
     tally: Tally,
     /// Runtime of the background task, where leases are renewed and dropped guards are settled.
     post: BackgroundRuntime,
-    /// Limits the number of concurrent background probes.
+    /// Limits the number of concurrent background probes about records of this process.
     probes: Arc<Semaphore>,
+    /// Limits the number of concurrent background probes about records of earlier processes.
+    resumed_probes: Arc<Semaphore>,
     /// Where the probes of records of earlier processes come from.
     sources: ProbeSources,
     /// The audit log, if there is one.
@@ -200,6 +202,7 @@ impl Engine {
                 tally: Tally::default(),
                 post: BackgroundRuntime::default(),
                 probes: Arc::new(Semaphore::new(probe::PROBES_MAX)),
+                resumed_probes: Arc::new(Semaphore::new(probe::RESUMED_MAX)),
                 sources: ProbeSources::default(),
                 audit: OnceLock::new(),
                 node: OnceLock::new(),

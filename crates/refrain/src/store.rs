@@ -5,13 +5,15 @@
 
 use std::{fmt::Debug, sync::Arc, time::Duration};
 
+use tokio::time::Instant;
+
 use crate::{
     Error, ErrorKind, Outcome, Result,
     clock::Timestamp,
     key::{RecordId, Secret},
     record::{
         Claim, Command, Erased, Fence, Grant, KeyDigest, Record, Reply, ScopeDigest, Settled,
-        Settlement, State, Verdict, step,
+        Settlement, State, Trace, Verdict, step,
     },
 };
 
@@ -199,22 +201,31 @@ pub struct Query {
     pub older_than: Option<Duration>,
     /// Only records that were first seen at most this long ago.
     pub newer_than: Option<Duration>,
+    /// The longest time to search; `None` to search until the page is full.
+    /// When it ends, the page is returned as it is, and [`Page::next`] continues the search: every page gets further.
+    /// A store that cannot continue in the middle of a search ignores it.
+    pub search_time: Option<Duration>,
 }
 
 impl Query {
     /// Whether the query selects this record, apart from its identity. `now` is the time on the store's clock.
     #[must_use]
     pub fn fits<O>(&self, record: &Record<O>, now: Timestamp) -> bool {
-        let (name, key) = (record.state.name(), record.trace.key_digest());
-        if self.state.is_some_and(|state| state != name)
-            || self.key.is_some_and(|wanted| key != Some(wanted))
-        {
+        let name = record.state.name();
+        self.state.is_none_or(|state| state == name) && self.fits_trace(&record.trace, now)
+    }
+
+    /// Whether the query selects records with this trace, apart from identity and state.
+    #[must_use]
+    pub fn fits_trace(&self, trace: &Trace, now: Timestamp) -> bool {
+        let key = trace.key_digest();
+        if self.key.is_some_and(|wanted| key != Some(wanted)) {
             return false;
         }
         if !self.reads_history() {
             return true;
         }
-        let Some(history) = record.trace.read() else {
+        let Some(history) = trace.read() else {
             return false;
         };
         let is_of = |operation: &String| *operation == history.operation;
@@ -228,6 +239,12 @@ impl Query {
             && self
                 .newer_than
                 .is_none_or(|most| is_age(&|age| age <= most))
+    }
+
+    /// Whether it selects by more than identity and state.
+    #[must_use]
+    pub fn is_filtered(&self) -> bool {
+        self.key.is_some() || self.reads_history()
     }
 
     /// Whether it selects by more than state and key.
@@ -248,6 +265,7 @@ impl Default for Query {
             scope: None,
             older_than: None,
             newer_than: None,
+            search_time: None,
         }
     }
 }
@@ -257,7 +275,8 @@ impl Default for Query {
 pub struct Page {
     /// The records, in the order of their identities.
     pub readings: Vec<Reading>,
-    /// The identity to continue after; `None` on the last page.
+    /// The identity to continue after; `None` on the last page. A page with fewer records than the limit,
+    /// or with none, need not be the last one.
     pub next: Option<RecordId>,
 }
 
@@ -374,12 +393,21 @@ pub struct Guarantees {
 /// Lists one page of a table. It reads record by record, so that no lock is held for the whole page.
 ///
 /// `may_be` returns whether a value may be in a state; values that cannot match the query are not read.
+/// After `is_wanted` returns false, the page ends.
 fn list<V>(
     table: &Table<V>,
     query: &Query,
     may_be: impl Fn(&V, StateName) -> bool,
     read: impl Fn(RecordId) -> Result<Option<Reading>>,
+    is_wanted: impl Fn() -> bool,
 ) -> Result<Page> {
+    let start = Instant::now();
+    let is_over = || {
+        query
+            .search_time
+            .is_some_and(|most| start.elapsed() >= most)
+            || !is_wanted()
+    };
     let limit = query.limit.clamp(1, LIST_MAX) as usize;
     let mut readings = Vec::new();
     let mut after = query.after;
@@ -393,7 +421,9 @@ fn list<V>(
             });
         }
         for id in ids {
-            if readings.len() == limit {
+            // The first record is read in any case, so that each page gets further.
+            let is_first = after == query.after;
+            if readings.len() == limit || !is_first && is_over() {
                 return Ok(Page {
                     readings,
                     next: after,
@@ -411,5 +441,55 @@ fn list<V>(
             let fits = |it: &Reading| query.fits(&it.record, it.now);
             readings.extend(reading.filter(fits));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    fn table(records: u8) -> Table<()> {
+        let table = Table::new();
+        for number in 0..records {
+            table.with(RecordId([number; 16]), |entry| entry.put(()));
+        }
+        table
+    }
+
+    /// A page that nobody waits for is not searched to its end.
+    #[test]
+    fn a_list_ends_when_its_caller_is_gone() {
+        let read = Cell::new(0);
+        let count = |_| {
+            read.set(read.get() + 1);
+            Ok(None)
+        };
+        let query = Query::default();
+        let is_wanted = || read.get() < 3;
+        let page = list(&table(50), &query, |(), _| true, count, is_wanted).unwrap();
+        assert_eq!(read.get(), 3);
+        assert_eq!(page.next, Some(RecordId([2; 16])));
+    }
+
+    #[test]
+    fn each_page_gets_further_in_no_time() {
+        let read = Cell::new(0);
+        let count = |_| {
+            read.set(read.get() + 1);
+            Ok(None)
+        };
+        let mut query = Query {
+            search_time: Some(Duration::ZERO),
+            ..Query::default()
+        };
+        for expected in 1..=50 {
+            let page = list(&table(50), &query, |(), _| true, count, || true).unwrap();
+            assert_eq!(read.get(), expected);
+            query.after = page.next;
+        }
+        let page = list(&table(50), &query, |(), _| true, count, || true).unwrap();
+        assert_eq!((read.get(), page.next), (50, None));
     }
 }

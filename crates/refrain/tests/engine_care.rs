@@ -111,12 +111,12 @@ async fn a_probe_settles_without_a_retry_and_not_too_early() {
         tokio::time::sleep_until(settled).await;
         assert_eq!(probe.asked(), []);
         assert_eq!(states(&store).await, [StateName::Indeterminate]);
-        assert_eq!(engine.tally().cared_for_now(), 1);
+        assert_eq!(engine.tally().background_probes_now(), 1);
         sleep(SECOND * 7).await;
         assert_eq!(states(&store).await, expected);
         sleep(SECOND * 1_000).await;
         assert_eq!(
-            (probe.asked().len(), engine.tally().cared_for_now()),
+            (probe.asked().len(), engine.tally().background_probes_now()),
             (1, 0)
         );
         let tally = engine.tally();
@@ -151,7 +151,7 @@ async fn a_probe_that_learns_nothing_is_asked_less_and_less_and_then_not_any_mor
         let lasted = asked[pauses.len()] - asked[0];
         assert!(lasted <= care + intent.terms.lease, "{lasted:?}");
         assert!(lasted >= care / 2, "{lasted:?}");
-        assert_eq!(engine.tally().cared_for_now(), 0);
+        assert_eq!(engine.tally().background_probes_now(), 0);
         // A retry still calls the probe.
         *probe.finding.lock().unwrap() = happened();
         let verdict = engine.claim(&intent).await.unwrap();
@@ -192,14 +192,17 @@ async fn record_settled_elsewhere_is_not_probed() {
     sleep(SECOND * 10).await;
     complete(running, "late truth").await;
     sleep(SECOND * 1_000).await;
-    assert_eq!((probe.asked(), engine.tally().cared_for_now()), (vec![], 0));
+    assert_eq!(
+        (probe.asked(), engine.tally().background_probes_now()),
+        (vec![], 0)
+    );
     // A run with a known outcome is not probed at all.
     let mut intent = probe.intent();
     intent.key = Key::new("well").unwrap();
     complete(run(&engine, &intent).await, "").await;
     intent.key = Key::new("refused").unwrap();
     let _ = run(&engine, &intent).await.release(None).await.unwrap();
-    assert_eq!(engine.tally().cared_for_now(), 0);
+    assert_eq!(engine.tally().background_probes_now(), 0);
 }
 
 /// Under at-least-once a lapsed lease leaves no unknown outcome: the next retry takes over.
@@ -211,7 +214,10 @@ async fn record_open_for_takeover_is_not_probed() {
     intent.terms.guarantee = Guarantee::AtLeastOnce;
     doubt(&engine, &intent).await;
     sleep(SECOND * 1_000).await;
-    assert_eq!((probe.asked(), engine.tally().cared_for_now()), (vec![], 0));
+    assert_eq!(
+        (probe.asked(), engine.tally().background_probes_now()),
+        (vec![], 0)
+    );
     complete(run(&engine, &intent).await, "taken over").await;
 }
 
@@ -235,7 +241,7 @@ async fn a_store_that_fails_for_a_while_ends_no_care() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn more_than_can_be_cared_for_are_left_to_retries() {
+async fn more_than_can_be_probed_are_left_to_retries() {
     let engine = Engine::new(Memory::new());
     let probe = Script::new(happened());
     let mut intent = probe.intent();
@@ -243,12 +249,12 @@ async fn more_than_can_be_cared_for_are_left_to_retries() {
         intent.key = Key::new(format!("k-{number}")).unwrap();
         drop(run(&engine, &intent).await);
     }
-    until(|| engine.tally().cared_for_now() == 10_000).await;
+    until(|| engine.tally().background_probes_now() == 10_000).await;
     assert_eq!(engine.tally().get(Count::Doubted), 10_005);
 }
 
 #[tokio::test(start_paused = true)]
-async fn care_ends_with_its_engine() {
+async fn background_probes_end_with_their_engine() {
     let probe = Script::new(happened());
     let engine = Engine::new(Scripted::on_runtime_clock());
     doubt(&engine, &probe.intent()).await;

@@ -106,6 +106,24 @@ async fn never_happened_releases_the_key_after_settle_after() {
 }
 
 #[tokio::test]
+async fn what_was_found_out_about_one_attempt_does_not_resolve_a_later_one() {
+    let clock = ManualClock::new();
+    let engine = Engine::new(Memory::with_options(1 << 20, clock.shared()));
+    let first = doubted(&engine).await.fence();
+    clock.advance(intent().terms.settle_after);
+    let never = engine.resolve(id(&engine), Resolution::NeverHappened, "not in the ledger");
+    assert_eq!(never.await.unwrap(), Resolved::Applied);
+    let second = doubted(&engine).await.fence();
+    assert_ne!(first, second);
+    let by = |fence| {
+        let found = completed("of the first attempt");
+        engine.resolve_attempt(id(&engine), Some(fence), found, "seen in the ledger")
+    };
+    assert_eq!(by(first).await.unwrap(), Resolved::OtherAttempt);
+    assert_eq!(by(second).await.unwrap(), Resolved::Applied);
+}
+
+#[tokio::test]
 async fn nothing_is_decided_without_a_reason() {
     let store = Memory::new();
     let engine = Engine::new(store.clone());

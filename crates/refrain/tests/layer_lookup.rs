@@ -11,10 +11,11 @@ use axum::{
 };
 use http::{HeaderMap, StatusCode};
 use refrain::{
-    Engine, Operation, Policy,
+    Claim, Engine, Guarantee, Operation, Policy, Store as _,
     http::{Failure, RefrainLayer},
     policy::{Mode, ReplayTo, Signature},
     record::Reason,
+    store::Query,
 };
 use serde_json::Value;
 use tokio::sync::Semaphore;
@@ -209,6 +210,73 @@ async fn the_key_of_another_caller_is_like_an_absent_one() {
     seen.check(200, "completed", "reuse-key");
 }
 
+/// Past its retention a record keeps no credential, so the scope alone tells whose it is.
+#[tokio::test(start_paused = true)]
+async fn the_expired_key_of_another_caller_is_like_an_absent_one() {
+    const BERT_OF_ONE: &[(&str, &str)] = &[BERT[0], ("x-tenant", "one")];
+    for scope in [
+        "route",
+        "none",
+        "header:x-tenant",
+        "path:shop",
+        "credential",
+    ] {
+        let mut operation = operation("POST /shops/{shop}/pay");
+        operation.scope = vec![scope.parse().unwrap()];
+        operation.terms.retention = Duration::from_hours(1);
+        operation.terms.remember = Duration::from_hours(1);
+        let shop = shop(vec![operation]);
+        let anna = [ANNA[0], ("x-tenant", "one")];
+        shop.post("/shops/7/pay", "k", &anna).await;
+        let named = |key: &str| format!("{key}?method=POST&path=/shops/7/pay");
+        let seen = shop.look_up(&named("k"), &anna).await;
+        seen.check(200, "completed", "reuse-key");
+        tokio::time::sleep(Duration::from_secs(3_601)).await;
+        let absent = shop.look_up(&named("never"), BERT_OF_ONE).await;
+        absent.check(404, "absent", "reuse-key");
+        let other = shop.look_up(&named("k"), BERT_OF_ONE).await;
+        assert_eq!(
+            (other.status, other.body, other.headers),
+            (absent.status, absent.body, absent.headers),
+            "{scope}"
+        );
+        let own = shop.look_up(&named("k"), &anna).await;
+        match scope {
+            "credential" => own.check(200, "expired", "ask"),
+            _ => own.check(404, "absent", "reuse-key"),
+        }
+    }
+}
+
+/// Only a retry ends the claim of a process that died: a client that is told to wait would wait for ever.
+#[tokio::test(start_paused = true)]
+async fn a_lapsed_claim_under_at_least_once_is_unknown_until_a_retry() {
+    let mut operation = operation("POST /pay");
+    operation.terms.guarantee = Guarantee::AtLeastOnce;
+    operation.scope = vec!["none".parse().unwrap()];
+    operation.replay_to = ReplayTo::SameScope;
+    let shop = shop(vec![operation]);
+    // Its fingerprint is that of the retry.
+    shop.post("/pay", "k", &[]).await;
+    let page = shop.store.list(&Query::default()).await.unwrap();
+    let reading = &page.readings[0];
+    let _ = shop.store.erase(reading.id).await.unwrap();
+    let claim = Claim {
+        guarantee: Guarantee::AtLeastOnce,
+        attempts_max: 5,
+        ..Claim::new(reading.id, reading.record.fingerprint)
+    };
+    let lease = claim.lease;
+    let _ = shop.store.claim(claim).await.unwrap();
+    shop.look_up("k", &[]).await.check(200, "in-flight", "wait");
+    tokio::time::sleep(lease).await;
+    let seen = shop.look_up("k", &[]).await;
+    seen.check(200, "unknown", "reuse-key");
+    assert_eq!(shop.post("/pay", "k", &[]).await.status, 201);
+    let seen = shop.look_up("k", &[]).await;
+    seen.check(200, "completed", "reuse-key");
+}
+
 #[tokio::test(start_paused = true)]
 async fn head_has_the_headers_alone() {
     let shop = shop(vec![operation("POST /pay")]);
@@ -274,6 +342,26 @@ async fn one_look_up_reads_a_bounded_number_of_records() {
     let named = shop.look_up("k?method=POST&path=/pay/99", ANNA).await;
     named.check(200, "completed", "reuse-key");
     assert_eq!(shop.store.calls(Op::Read) - before, 1);
+}
+
+/// A record is read with its whole outcome, which may have megabytes.
+#[tokio::test(start_paused = true)]
+async fn a_bounded_number_of_look_ups_reads_the_store_at_the_same_time() {
+    let shop = Arc::new(shop(vec![operation("POST /pay")]));
+    shop.post("/pay", "k", ANNA).await;
+    let before = shop.store.calls(Op::Read);
+    let slow = Fault::AnswersLate(Duration::from_secs(10));
+    shop.store.set(Op::Read, usize::MAX, slow);
+    let look_ups = (0..50).map(|_| {
+        let shop = shop.clone();
+        tokio::spawn(async move { shop.look_up("k", ANNA).await.status })
+    });
+    let look_ups: Vec<_> = look_ups.collect();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(shop.store.calls(Op::Read) - before, 16);
+    for look_up in look_ups {
+        assert_eq!(look_up.await.unwrap(), 200);
+    }
 }
 
 /// Operations often share a scope: their keys are told apart by the operation in the record.

@@ -216,6 +216,10 @@ async fn pages_of_problems_are_served_at_the_address_that_problems_name() {
     let page = Request::get(format!("{base}key-missing")).body(Body::empty());
     let (status, _, body) = send(&app, page.unwrap()).await;
     assert_eq!((status, &body[..]), (200, Code::KeyMissing.page()));
+    // The service may have a page of its own there.
+    let index = Request::get(base).body(Body::empty());
+    let (status, _, body) = send(&app, index.unwrap()).await;
+    assert_eq!((status, &body[..]), (200, "none"));
 }
 
 /// A router that removes the prefix without noting it; the layer is configured with the prefix.

@@ -195,6 +195,7 @@ async fn observer_distinguishes_required_observed_and_passed_requests() {
         ("a", "1", Observed::WouldExecute),
         ("a", "1", Observed::WouldReplay),
         ("a", "2", Observed::WouldRefuse),
+        ("b", &"x".repeat(1_001)[..], Observed::WouldRefuse),
         ("", "1", Observed::KeyMissing),
         ("two words", "1", Observed::KeyInvalid),
     ] {
@@ -294,6 +295,40 @@ async fn observer_learns_that_a_duplicate_waited() {
     let seen: Vec<_> = seen.iter().map(|it| (it.decision, it.waited)).collect();
     let expected = [(Decision::FreshKept, false), (Decision::Replayed, true)];
     assert_eq!(seen, expected);
+}
+
+#[tokio::test]
+async fn observer_sees_pages_of_problems() {
+    let shop = shop(|_| ());
+    for page in ["", "in-flight"] {
+        let path = format!("/.well-known/refrain/problems/{page}");
+        let request = Request::get(path).body(Body::empty()).unwrap();
+        let response = shop.app.clone().call(request).await.unwrap();
+        assert_eq!(response.status(), 200);
+        assert_eq!(shop.book.take(), [Decision::PageServed]);
+    }
+}
+
+/// Its report once said that it had not waited, because it never got a reply.
+#[tokio::test]
+async fn observer_learns_that_a_duplicate_waited_before_it_disconnected() {
+    let shop = shop(|operation| operation.terms.wait = Duration::from_secs(60));
+    let mut app = shop.app.clone();
+    let first = tokio::spawn(app.call(request("hang", "w", "ann", "1")));
+    until(|| shop.store.calls(Op::Claim) == 1).await;
+    let second = tokio::spawn(app.call(request("hang", "w", "ann", "1")));
+    until(|| shop.store.calls(Op::Claim) == 2).await;
+    // Its task is polled before this one goes on.
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    second.abort();
+    let _ = second.await;
+    first.abort();
+    let _ = first.await;
+    let seen = shop.book.entries();
+    let seen: Vec<_> = seen.iter().map(|it| (it.decision, it.waited)).collect();
+    assert_eq!(seen, [(Decision::HungUp, true), (Decision::HungUp, false)]);
 }
 
 #[test]

@@ -14,6 +14,7 @@ use refrain::{
     http::{RefrainLayer, extract},
     policy::{Authorization, Mode},
     record::{Origin, OriginFields, Verdict},
+    store::StateName,
 };
 use tokio::time::sleep;
 use tower_layer::Layer as _;
@@ -32,12 +33,14 @@ struct Left {
     authorization: Option<&'static str>,
     path: &'static str,
     key: &'static str,
+    host: &'static str,
 }
 
 const ANONYMOUS: Left = Left {
     authorization: None,
     path: "/orders/a%2Fb/pay",
     key: "",
+    host: "shop.example",
 };
 
 async fn leave_behind(store: &Scripted, operation: &Operation, left: Left) {
@@ -50,7 +53,7 @@ async fn leave_behind(store: &Scripted, operation: &Operation, left: Left) {
         method: "POST",
         target: left.path,
         key: left.key,
-        host: "shop.example",
+        host: left.host,
         ..OriginFields::default()
     };
     let credential = extract::credential(&operation.credential, store.secret(), &headers);
@@ -70,21 +73,54 @@ async fn probes(left: Left, change: impl FnOnce(&mut Operation)) -> Vec<Parts> {
     operation.probe = Some("GET /payments?of={record}".parse().unwrap());
     change(&mut operation);
     leave_behind(&store, &operation, left).await;
+    let heads = probed_by(&store, operation, StatusCode::UNAUTHORIZED).await;
+    // 401 says nothing about the operation.
+    assert_eq!(states(&store).await, [StateName::Indeterminate]);
+    heads
+}
+
+/// Lets a new process probe the records of this store for a while, and answers with this status; returns the heads
+/// of the probes.
+async fn probed_by(store: &Scripted, operation: Operation, status: StatusCode) -> Vec<Parts> {
     let heads = Arc::new(Mutex::new(Vec::new()));
     let noted = heads.clone();
     let service = async move |request: Request| {
         noted.lock().unwrap().push(request.into_parts().0);
-        StatusCode::UNAUTHORIZED
+        status
     };
     let policy = Policy::new(vec![operation]).unwrap();
     let layer = RefrainLayer::new(Engine::new(store.clone()), policy)
         .with_probes(Router::new().fallback(service));
     let _app: refrain::http::RefrainService<Router> = layer.layer(Router::new());
     sleep(Duration::from_mins(3)).await;
-    // 401 says nothing about the operation.
-    assert_eq!(states(&store).await.len(), 1);
     let heads = heads.lock().unwrap();
     heads.clone()
+}
+
+/// A client without a known credential may have shown a certificate, or a header that the policy does not name: a
+/// service that answers the probe with 404 may only hide the payment from it.
+#[tokio::test(start_paused = true)]
+async fn absence_is_believed_only_with_the_credential_of_the_policy() {
+    use StateName::{Completed, Indeterminate};
+    for (is_authorized, status, expected) in [
+        (true, StatusCode::OK, vec![Completed]),
+        (true, StatusCode::NOT_FOUND, vec![]),
+        (false, StatusCode::OK, vec![Completed]),
+        (false, StatusCode::NOT_FOUND, vec![Indeterminate]),
+    ] {
+        let store = Scripted::on_runtime_clock();
+        let mut operation = Operation::new("POST /orders/{order}/pay").unwrap();
+        operation.probe = Some("GET /payments?of={record}".parse().unwrap());
+        if is_authorized {
+            let authorization = Authorization::bearer("the-probe's").unwrap();
+            operation.probe_authorization = Some(authorization);
+        }
+        leave_behind(&store, &operation, ANONYMOUS).await;
+        let heads = probed_by(&store, operation, status).await;
+        assert!(!heads.is_empty());
+        let left = states(&store).await;
+        assert_eq!(left, expected, "authorized: {is_authorized}, {status}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -131,7 +167,25 @@ async fn what_is_not_kept_is_not_guessed() {
         key: "order 7",
         ..ANONYMOUS
     };
-    let cases: [(&str, Left, Change); 7] = [
+    let without_host = Left {
+        host: "",
+        ..ANONYMOUS
+    };
+    let authorized: Change = |it| {
+        it.probe_authorization = Some(Authorization::bearer("the-probe's").unwrap());
+    };
+    let authorized_with_tenant: Change = |it| {
+        it.probe_authorization = Some(Authorization::bearer("the-probe's").unwrap());
+        it.scope = vec!["header:x-tenant".parse().unwrap()];
+    };
+    let cases: [(&str, Left, Change); 10] = [
+        (
+            "the scope's header is not kept",
+            ANONYMOUS,
+            authorized_with_tenant,
+        ),
+        ("the host was not kept", without_host, |_| {}),
+        ("the host was not kept", without_host, authorized),
         ("the client had a credential", with_credential, |_| {}),
         ("the scope has a header that is not kept", ANONYMOUS, |it| {
             it.scope = vec!["header:x-tenant".parse().unwrap()];

@@ -228,6 +228,24 @@ fn secrets_of_other_parts_and_overridden_settings_are_not_read() {
 }
 
 #[test]
+fn an_unusable_token_is_named_by_its_origin() {
+    let folder = tempfile::tempdir().unwrap();
+    let token = folder.path().join("probe-token");
+    std::fs::write(&token, "caf\u{e9}").unwrap();
+    let path = folder.path().join("refrain.toml");
+    let text = format!(
+        "[[operation]]\nmatch = \"POST /a\"\nprobe = \"GET /a?of={{record}}\"\n\
+         probe_authorization = {{ secret_file = \"{}\" }}\n",
+        token.display()
+    );
+    std::fs::write(&path, text).unwrap();
+    let error = File::read(&path).unwrap_err().to_string();
+    let token = token.display().to_string();
+    assert!(error.contains(&format!("{token}: the token")), "{error}");
+    assert!(!error.contains("caf"), "{error}");
+}
+
+#[test]
 fn the_schema_takes_the_sample_and_refuses_what_the_parser_refuses() {
     let schema = File::schema();
     assert_eq!(

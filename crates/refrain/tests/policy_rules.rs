@@ -465,3 +465,29 @@ fn a_signature_needs_a_secret_a_guard_and_a_sensible_tolerance() {
         }
     }
 }
+
+#[test]
+fn a_masked_path_shows_no_value_of_a_selected_name() {
+    let check = |pattern: &str, path: &str, expected: &str| {
+        let operation = Operation::new(pattern).unwrap();
+        let masked = operation.pattern.masked(path, |name| name == "key");
+        assert_eq!(masked, expected, "{pattern} {path}");
+    };
+    for (pattern, path, expected) in [
+        ("PUT /orders/{key}", "/orders/4711", "/orders/{key}"),
+        ("PUT /{shop}/{key}/pay", "/acme/4711/pay", "/acme/{key}/pay"),
+        (
+            "PUT /orders/{key}/*",
+            "/orders/4711/a/b",
+            "/orders/{key}/a/b",
+        ),
+        ("PUT /orders/{id}", "/orders/4711", "/orders/4711"),
+        ("PUT *", "/orders/4711", "/orders/4711"),
+        // Segments that a server may count in another way.
+        ("PUT /orders/{key}", "//orders/4711", "/orders/{key}"),
+        ("PUT /orders/{key}", "/x/../orders/4711", "/orders/{key}"),
+        ("PUT /orders/{key}", "/orders%2F4711", "/orders/{key}"),
+    ] {
+        check(pattern, path, expected);
+    }
+}

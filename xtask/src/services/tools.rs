@@ -1,5 +1,5 @@
 //! Tools that tests need besides servers: Python with venv and Node with npm for the examples in other
-//! languages, build tools for Kafka's library, and a browser for page tests.
+//! languages, build tools for Kafka's library, a browser for page tests, and Prometheus' tool for alert rules.
 
 use std::process::{Command, Stdio};
 
@@ -8,7 +8,7 @@ use super::package;
 /// A tool, arguments with which it succeeds if it is installed, and its Debian packages.
 type Tool = (&'static str, &'static [&'static str], &'static str);
 
-const TOOLS: [Tool; 7] = [
+const TOOLS: [Tool; 8] = [
     ("curl", &["--version"], "curl"),
     ("make", &["--version"], "make"),
     ("c++", &["--version"], "g++"),
@@ -26,6 +26,8 @@ const TOOLS: [Tool; 7] = [
     ("npm", &["--version"], "nodejs npm"),
     // With a font, because without one a page shows no text.
     ("chromium", &["--version"], "chromium fonts-dejavu-core"),
+    // promtool checks the alert rules.
+    ("promtool", &["--version"], "prometheus"),
 ];
 
 /// Installs missing tools.
@@ -40,7 +42,7 @@ pub(crate) fn find_or_install() -> Result<(), String> {
     let names = packages.join(" ");
     eprintln!("xtask test: {names}: not installed; installing the packages");
     package::install_all(&packages).map_err(|problem| {
-        format!("{problem}\nInstall them (Debian: apt-get install {names}); the examples in other languages, the commands in the documentation, the Kafka library and the HTML report need them.")
+        format!("{problem}\nInstall them (Debian: apt-get install {names}); the examples in other languages, the commands in the documentation, the Kafka library, the HTML report and the alert rules need them.")
     })
 }
 

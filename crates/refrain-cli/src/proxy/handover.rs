@@ -260,7 +260,7 @@ impl Replaceable {
                         match ControlSocket::bind(&control.path) {
                             Ok(bound) => control = bound,
                             Err(error) => {
-                                tracing::warn!(%error, "cannot bind the control socket again")
+                                tracing::warn!(%error, "cannot bind the control socket again");
                             }
                         }
                     }
@@ -270,7 +270,7 @@ impl Replaceable {
                         &mut channel,
                         "the versions of the two processes do not match".into(),
                     )
-                    .await
+                    .await;
                 }
             }
         }
@@ -311,7 +311,7 @@ impl Replaceable {
         match self.move_store(channel, control).await {
             Ok(()) => {
                 self.notifier.send(&format!("MAINPID={pid}"));
-                self.layer.get().retire();
+                self.engine.stop_resuming();
                 self.phase.send_replace(Phase::Leaving);
                 true
             }

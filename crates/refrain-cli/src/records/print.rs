@@ -10,18 +10,19 @@ use crate::output::{harmless, say};
 /// Prints records as rows of a table, with a heading before the first.
 pub(super) fn rows(records: &[Value], is_first: bool) {
     if is_first && !records.is_empty() {
-        say(row([
+        let heading = [
             "ID",
             "STATE",
-            "OPERATION",
             "FIRST SEEN",
             "DETAIL",
             "TIME LEFT",
-        ]));
+            "REQUEST",
+        ];
+        say(row(heading));
     }
     for record in records {
         let text = |name: &str| value_text(&record[name]);
-        let what = match record["state"].as_str() {
+        let detail = match record["state"].as_str() {
             Some("completed") => format!("{}, {} bytes", text("status"), text("body_bytes")),
             Some("indeterminate") => text("reason"),
             Some("in-flight") => format!("attempt {}", text("attempts")),
@@ -30,18 +31,34 @@ pub(super) fn rows(records: &[Value], is_first: bool) {
         let cells = [
             text("id"),
             text("state"),
-            one_line(&text("operation")),
             text("first_seen"),
-            what,
+            detail,
             time_left(record),
+            request(record),
         ];
         say(row(cells.each_ref().map(String::as_str)));
     }
 }
 
-fn row([id, state, operation, first_seen, what, left]: [&str; 6]) -> String {
-    let line = format!("{id:32}  {state:13}  {operation:24}  {first_seen:24}  {what:20}  {left}");
+fn row([id, state, first_seen, detail, left, request]: [&str; 6]) -> String {
+    let line = format!("{id:32}  {state:13}  {first_seen:24}  {detail:20}  {left:22}  {request}");
     line.trim_end().to_owned()
+}
+
+/// The request of a record: its target, then its operation if that has another name, and its key if that is kept.
+fn request(record: &Value) -> String {
+    let known = |name: &str| record[name].as_str().filter(|text| !text.is_empty());
+    let operation = known("operation");
+    let target = known("target").or(operation).unwrap_or("-");
+    let mut shown = target.to_owned();
+    let path = target.split('?').next().unwrap_or(target);
+    if let Some(operation) = operation.filter(|name| *name != path) {
+        shown.push_str(&format!(" (operation {operation})"));
+    }
+    if let Some(key) = known("key") {
+        shown.push_str(&format!(" key {key}"));
+    }
+    harmless(&shown.replace(['\n', '\t'], " "), &[])
 }
 
 const COLUMNS: [&str; 11] = [
@@ -75,13 +92,9 @@ pub(super) fn csv(records: &[Value], is_first: bool) {
 
 /// A cell in quotes. Spreadsheets would run text that begins like a formula, so it begins with an apostrophe.
 fn csv_cell(text: &str) -> String {
-    let formula = text.starts_with(['=', '+', '-', '@', '\t']);
+    let formula = text.starts_with(['=', '+', '-', '@', '\t', '\r', '\n', '＝', '＋', '－', '＠']);
     let mark = if formula { "'" } else { "" };
     format!("\"{mark}{}\"", text.replace('"', "\"\""))
-}
-
-fn one_line(text: &str) -> String {
-    text.replace(['\n', '\t'], " ")
 }
 
 /// The time until the record's next change of state.
@@ -190,4 +203,18 @@ fn span(value: &Value) -> Option<String> {
     let seconds = value.as_f64()?;
     let seconds = Duration::try_from_secs_f64(seconds.ceil()).ok()?;
     Some(Span(seconds).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_that_a_spreadsheet_would_run_begin_with_an_apostrophe() {
+        for start in ["=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠"] {
+            let cell = csv_cell(&format!("{start}1"));
+            assert_eq!(cell, format!("\"'{start}1\""));
+        }
+        assert_eq!(csv_cell("POST /a=\"1\""), "\"POST /a=\"\"1\"\"\"");
+    }
 }

@@ -1,16 +1,12 @@
-//! `refrain records resolve`: one unknown outcome, or all that filters select.
+//! `refrain records resolve`: one unknown outcome.
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::{
-    Args, Filter, PAGE_MAX, Sought, add_operator, checked, content, headers, id_of, page,
-    page_path, print,
-};
+use super::{Args, Filter, Sought, add_operator, checked, content, headers, id_of, print};
 use crate::{
     client::{Client, RequestError},
-    output::{complain, say},
+    output::say,
 };
 
 /// A request whose record is resolved. Its header and body have names of their own, beside those of the response.
@@ -46,13 +42,16 @@ pub(super) struct Resolve {
     #[arg(long)]
     pub(super) all: bool,
     #[command(flatten)]
-    filter: Filter,
+    pub(super) filter: Filter,
     /// With --all: print the records, and change nothing
     #[arg(long)]
-    dry_run: bool,
+    pub(super) dry_run: bool,
+    /// With --all: do not ask for confirmation
+    #[arg(long)]
+    pub(super) yes: bool,
     /// The effect did not happen: release the key
     #[arg(long)]
-    never_happened: bool,
+    pub(super) never_happened: bool,
     /// The effect happened: replay this status to duplicates
     #[arg(long)]
     status: Option<u16>,
@@ -87,8 +86,8 @@ impl Args {
         client: &Client,
         resolve: &Resolve,
     ) -> Result<(), RequestError> {
-        if resolve.dry_run || resolve.filter.is_set() {
-            let message = "--dry-run and filters select from many records: they need --all";
+        if resolve.dry_run || resolve.yes || resolve.filter.is_set() {
+            let message = "--dry-run, --yes and filters select from many records: they need --all";
             return Err(RequestError::usage(message.into()));
         }
         let id = match &resolve.id {
@@ -104,76 +103,20 @@ impl Args {
         });
         Ok(())
     }
-
-    /// Resolves every unknown outcome that the filters select, one by one.
-    pub(super) async fn resolve_all(
-        &self,
-        client: &Client,
-        resolve: &Resolve,
-    ) -> Result<(), RequestError> {
-        let body = resolve.body()?;
-        let mut after = None;
-        let (mut ids, mut failed) = (Vec::new(), Vec::new());
-        loop {
-            let state = Some("indeterminate");
-            let path = page_path(state, &resolve.filter, PAGE_MAX, after.as_deref())?;
-            let (records, next) = page(client.get(&path).await?);
-            if resolve.dry_run && !self.json {
-                print::rows(&records, ids.is_empty());
-            }
-            for record in &records {
-                let id = checked(record["id"].as_str().unwrap_or_default())?;
-                ids.push(id.to_owned());
-                if resolve.dry_run {
-                    continue;
-                }
-                match resolve_one(client, id, &body).await {
-                    Ok(_) if self.json => {}
-                    Ok(_) => say(format_args!("Resolved {id}.")),
-                    // The others are independent of it.
-                    Err(error @ RequestError::Refused { .. }) => {
-                        complain(format_args!("{id}: {error}"));
-                        failed.push(id.to_owned());
-                    }
-                    Err(error) => return Err(error),
-                }
-            }
-            after = next;
-            if after.is_none() {
-                break;
-            }
-        }
-        let (count, done) = (ids.len(), ids.len() - failed.len());
-        let summary = match resolve.dry_run {
-            true => format!("{count} unknown outcomes would be resolved; nothing was changed."),
-            false => format!("{done} of {count} unknown outcomes resolved."),
-        };
-        match self.json {
-            true => say(format_args!(
-                "{:#}",
-                json!({ "records": ids, "failed": failed, "dry_run": resolve.dry_run })
-            )),
-            false => say(summary),
-        }
-        match failed.len() {
-            0 => Ok(()),
-            failed => Err(RequestError::Refused {
-                status: StatusCode::CONFLICT,
-                error: format!("{failed} records were not resolved"),
-                fix: "see the reasons above".into(),
-            }),
-        }
-    }
 }
 
-async fn resolve_one(client: &Client, id: &str, body: &Value) -> Result<Value, RequestError> {
+pub(super) async fn resolve_one(
+    client: &Client,
+    id: &str,
+    body: &Value,
+) -> Result<Value, RequestError> {
     client
         .post(&format!("/api/records/{id}/resolve"), body)
         .await
 }
 
 impl Resolve {
-    fn body(&self) -> Result<Value, RequestError> {
+    pub(super) fn body(&self) -> Result<Value, RequestError> {
         let Some(status) = self.status else {
             let found = json!({ "as": "never-happened", "reason": self.reason });
             return Ok(add_operator(found, self.by.as_deref()));

@@ -1,15 +1,21 @@
 //! What the admin API says: as JSON, and as the fields that are shown.
 
-use std::collections::BTreeMap;
+use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
+use tokio::{
+    task::{JoinHandle, spawn_local},
+    time::{Instant, timeout},
+};
 
 use crate::client::{Client, RequestError};
 
 /// Most requests and records that are fetched at a time.
 const REQUESTS_MAX: usize = 100;
 const UNKNOWN_MAX: usize = 100;
+/// The store is listed for at most this part of the time: a list is shown this many times as long as it took.
+const LISTED_TIMES: u32 = 10;
 
 /// The responses of the admin API at one time.
 #[derive(Debug, Default, Serialize)]
@@ -22,29 +28,82 @@ pub(super) struct Fetched {
     pub(super) workers: Vec<Value>,
 }
 
-/// Fetches everything that is shown, with the requests after this sequence number.
-pub(super) async fn fetch(client: &Client, after: u64) -> Result<Fetched, RequestError> {
-    let overview = client.get("/api/overview").await?;
-    let path = format!("/api/requests?after={after}&limit={REQUESTS_MAX}");
-    let requests = list(client.get(&path).await?, "requests");
-    let unknown = match overview["records"]["indeterminate"].as_u64() {
-        Some(0) => Some(Vec::new()),
-        Some(_) => {
-            let path = format!("/api/records?state=indeterminate&limit={UNKNOWN_MAX}");
-            // A slow store must not hide the rest.
-            let listed = client.get(&path).await;
-            listed.ok().map(|records| list(records, "records"))
+/// Fetches from one admin address. The list of unknown outcomes may take long, and does not delay the rest.
+pub(super) struct Fetcher {
+    client: Rc<Client>,
+    listing: RefCell<Listing>,
+}
+
+/// The latest list of unknown outcomes, and the request for the next one.
+#[derive(Default)]
+struct Listing {
+    running: Option<(Instant, JoinHandle<Option<Vec<Value>>>)>,
+    /// When the next request may start.
+    due: Option<Instant>,
+    last: Option<Vec<Value>>,
+}
+
+impl Fetcher {
+    pub(super) fn new(client: Client) -> Self {
+        Self {
+            client: Rc::new(client),
+            listing: RefCell::default(),
         }
-        None => None,
-    };
-    // Without them the rest is shown: a broker may be slow to tell.
-    let workers = client.get("/api/workers").await;
-    Ok(Fetched {
-        overview,
-        requests,
-        unknown,
-        workers: workers.map_or(Vec::new(), |response| list(response, "workers")),
-    })
+    }
+
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Fetches everything that is shown, with the requests after this sequence number.
+    /// Waits for the list of unknown outcomes at most `list_wait`, and then returns the previous one.
+    pub(super) async fn fetch(
+        &self,
+        after: u64,
+        list_wait: Duration,
+    ) -> Result<Fetched, RequestError> {
+        let overview = self.client.get("/api/overview").await?;
+        let path = format!("/api/requests?after={after}&limit={REQUESTS_MAX}");
+        let requests = list(self.client.get(&path).await?, "requests");
+        let unknown = match overview["records"]["indeterminate"].as_u64() {
+            Some(0) => Some(Vec::new()),
+            Some(_) => self.unknown(list_wait).await,
+            None => None,
+        };
+        // Without them the rest is shown: a broker may be slow to tell.
+        let workers = self.client.get("/api/workers").await;
+        Ok(Fetched {
+            overview,
+            requests,
+            unknown,
+            workers: workers.map_or(Vec::new(), |response| list(response, "workers")),
+        })
+    }
+
+    async fn unknown(&self, wait: Duration) -> Option<Vec<Value>> {
+        let mut listing = self.listing.take();
+        let is_due = listing.due.is_none_or(|due| due <= Instant::now());
+        if listing.running.is_none() && is_due {
+            let list = spawn_local(list_unknown(self.client.clone()));
+            listing.running = Some((Instant::now(), list));
+        }
+        if let Some((start, list)) = &mut listing.running
+            && let Ok(listed) = timeout(wait, list).await
+        {
+            listing.due = Some(Instant::now() + start.elapsed() * LISTED_TIMES);
+            listing.last = listed.ok().flatten();
+            listing.running = None;
+        }
+        let last = listing.last.clone();
+        self.listing.replace(listing);
+        last
+    }
+}
+
+async fn list_unknown(client: Rc<Client>) -> Option<Vec<Value>> {
+    let path = format!("/api/records?state=indeterminate&limit={UNKNOWN_MAX}");
+    let listed = client.get(&path).await;
+    listed.ok().map(|records| list(records, "records"))
 }
 
 fn list(mut response: Value, name: &str) -> Vec<Value> {
@@ -71,6 +130,8 @@ pub(super) struct Overview {
     pub(super) reason: Option<String>,
     pub(super) detail: Option<String>,
     pub(super) version: Option<String>,
+    /// When the process started; another time after a restart.
+    pub(super) started: Option<String>,
     /// Addresses without secrets, the one with the claims last.
     pub(super) store: Option<Vec<String>>,
     pub(super) uptime_seconds: u64,

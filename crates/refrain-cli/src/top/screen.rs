@@ -4,7 +4,8 @@ use std::{
     env,
     fmt::Write as _,
     io::{self, Write as _},
-    iter, panic, thread,
+    iter, panic,
+    thread::{self, JoinHandle},
     time::Duration,
 };
 
@@ -20,7 +21,7 @@ use crossterm::{
     },
 };
 use rustix::termios::tcgetwinsize;
-use tokio::sync::mpsc::{self, Receiver};
+use tokio::sync::mpsc::{self, Receiver, Sender};
 
 use super::{
     state::State,
@@ -166,25 +167,52 @@ pub(super) enum Key {
     Resized,
 }
 
-/// The keys that are pressed, from a thread that ends with the receiver. Closed if the terminal is gone.
-pub(super) fn keys() -> Receiver<Key> {
-    let (sender, receiver) = mpsc::channel(KEYS_MAX);
-    thread::spawn(move || {
-        while !sender.is_closed() {
-            let event = match event::poll(KEYS_WAIT) {
-                Ok(false) => continue,
-                Ok(true) => event::read(),
-                Err(error) => Err(error),
-            };
-            let Ok(event) = event else { break };
-            if let Some(key) = key(&event)
-                && sender.blocking_send(key).is_err()
-            {
-                break;
-            }
+/// The keys that are pressed, from a thread that ends with this.
+pub(super) struct Keys {
+    receiver: Receiver<Key>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Keys {
+    pub(super) fn start() -> Self {
+        Self::read_with(read_keys)
+    }
+
+    fn read_with(read: impl FnOnce(Sender<Key>) + Send + 'static) -> Self {
+        let (sender, receiver) = mpsc::channel(KEYS_MAX);
+        Self {
+            receiver,
+            thread: Some(thread::spawn(move || read(sender))),
         }
-    });
-    receiver
+    }
+
+    /// The next key; `None` if the terminal is gone. An error if the thread panicked.
+    pub(super) async fn recv(&mut self) -> anyhow::Result<Option<Key>> {
+        let key = self.receiver.recv().await;
+        if key.is_none()
+            && let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            anyhow::bail!("internal error: the thread that reads the keys panicked");
+        }
+        Ok(key)
+    }
+}
+
+fn read_keys(sender: Sender<Key>) {
+    while !sender.is_closed() {
+        let event = match event::poll(KEYS_WAIT) {
+            Ok(false) => continue,
+            Ok(true) => event::read(),
+            Err(error) => Err(error),
+        };
+        let Ok(event) = event else { break };
+        if let Some(key) = key(&event)
+            && sender.blocking_send(key).is_err()
+        {
+            break;
+        }
+    }
 }
 
 fn key(event: &Event) -> Option<Key> {
@@ -209,4 +237,17 @@ fn key(event: &Event) -> Option<Key> {
         KeyCode::PageDown => Key::PageDown,
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn keys_that_panic_are_an_error_and_a_closed_terminal_is_not() {
+        let mut panicked = Keys::read_with(|_| panic!("on purpose"));
+        assert!(panicked.recv().await.is_err());
+        let mut closed = Keys::read_with(drop);
+        assert!(matches!(closed.recv().await, Ok(None)));
+    }
 }

@@ -1,6 +1,8 @@
 //! What is shown, and how keys and responses change it.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{collections::VecDeque, mem, time::Duration};
+
+use tokio::time::Instant;
 
 use super::{
     data::{Fetched, Overview, Request, UnknownRecord, Worker, parse},
@@ -12,6 +14,8 @@ use crate::client::RequestError;
 const KEPT_MAX: usize = 500;
 /// Lines that the page keys scroll.
 const PAGE: usize = 10;
+/// The shortest timeout of an update.
+const PATIENCE_MIN: Duration = Duration::from_secs(5);
 
 /// The state of the screen.
 pub(super) struct State {
@@ -25,6 +29,8 @@ pub(super) struct State {
     pub(super) workers: Vec<Worker>,
     /// Why the latest update failed.
     pub(super) trouble: Option<String>,
+    /// When the latest update succeeded.
+    answered: Instant,
     pub(super) is_paused: bool,
     pub(super) is_unknown_only: bool,
     /// Lines of the list that are scrolled away.
@@ -43,6 +49,7 @@ impl State {
             unknown: None,
             workers: Vec::new(),
             trouble: None,
+            answered: Instant::now(),
             is_paused: false,
             is_unknown_only: false,
             scrolled: 0,
@@ -55,6 +62,7 @@ impl State {
         match fetched.and_then(|fetched| self.update(fetched)) {
             Ok(()) => {
                 self.trouble = None;
+                self.answered = Instant::now();
                 None
             }
             Err(error) if error.is_temporary() => {
@@ -67,11 +75,12 @@ impl State {
 
     fn update(&mut self, fetched: Fetched) -> Result<(), RequestError> {
         let overview: Overview = parse(fetched.overview)?;
-        if overview.uptime_seconds < self.overview.uptime_seconds {
-            // The proxy was restarted, and counts its requests from the start.
+        let before = mem::replace(&mut self.overview, overview);
+        if before.started.is_some() && before.started != self.overview.started {
+            // The process was restarted, and counts its requests from the start.
             self.after = 0;
+            return Ok(());
         }
-        self.overview = overview;
         for request in fetched.requests {
             let request: Request = parse(request)?;
             self.after = self.after.max(request.seq);
@@ -89,6 +98,16 @@ impl State {
         self.workers = workers.collect::<Result<_, _>>()?;
         self.scroll(0);
         Ok(())
+    }
+
+    /// How long an update may take: a process that hangs must not look as if it were ready.
+    pub(super) fn patience(&self) -> Duration {
+        (self.interval * 3).max(PATIENCE_MIN)
+    }
+
+    /// How long the process has not answered; `None` if the latest update succeeded.
+    pub(super) fn silent(&self) -> Option<Duration> {
+        self.trouble.as_ref().map(|_| self.answered.elapsed())
     }
 
     pub(super) fn press(&mut self, key: Key) {

@@ -130,9 +130,13 @@ pub(super) fn frame(state: &State, size: Size, is_utf8: bool) -> Vec<Line> {
 
 fn header(frame: &mut Frame, state: &State) {
     let overview = &state.overview;
-    let (style, ready) = match overview.ready {
-        true => (Style::Good, "ready".to_owned()),
-        false => {
+    let (style, ready) = match (state.silent(), overview.ready) {
+        (Some(silent), _) => {
+            let silent = silent.as_secs();
+            (Style::Bad, format!("no answer for {silent} s"))
+        }
+        (None, true) => (Style::Good, "ready".to_owned()),
+        (None, false) => {
             let reason = overview.reason.as_deref().unwrap_or_default();
             (Style::Bad, format!("NOT READY: {reason}"))
         }
@@ -272,7 +276,17 @@ fn unknown(frame: &mut Frame, state: &State, rows: usize) {
         frame.title("UNKNOWN OUTCOMES: the store did not list them");
         return;
     };
-    frame.title("UNKNOWN OUTCOMES: refrain records show ID, then refrain records resolve ID");
+    let all = state.overview.records.as_ref();
+    let all = all
+        .and_then(|it| it.get("indeterminate").copied())
+        .unwrap_or_default();
+    let part = match records.len() as u64 {
+        listed if listed < all => format!(" ({listed} of {all}, not the oldest)"),
+        _ => String::new(),
+    };
+    frame.title(&format!(
+        "UNKNOWN OUTCOMES{part}: refrain records show ID, then refrain records resolve ID"
+    ));
     let skipped = if state.is_unknown_only {
         state.scrolled
     } else {

@@ -54,9 +54,11 @@ pub(super) async fn serve(
         is_draining: state.is_stopping,
         token,
         reader_token,
+        hosts: state.settings.admin_hosts.clone(),
         configuration: serde_json::to_value(state.settings).unwrap_or_default(),
         workers: Some(workers),
         reload: None,
+        search_time: admin::SEARCH_TIME,
     };
     let task = tokio::spawn(admin::serve(listener, admin, std::future::pending()));
     Ok(Serving(task.abort_handle()))

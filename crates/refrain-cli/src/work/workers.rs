@@ -1,9 +1,6 @@
 //! The running workers, as the admin listener sees them: counts, lag, dead letters, redrives.
 
-use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use refrain::{
     Engine, Error, ErrorKind, Result,
@@ -14,7 +11,11 @@ use refrain::{
 use refrain_proxy::admin::{RedriveStatus, WorkerStatus, Workers, WorkersFuture};
 use tokio::time::{Instant, timeout};
 
-use super::{dead_source, redrive::redrive_worker};
+use super::{
+    dead_source,
+    redrive::redrive_worker,
+    redrive_state::{RedriveState, RunningRedrive},
+};
 
 /// How long a lag that was read is reported again, so that each reader does not ask the broker.
 const LAG_AGE_MAX: Duration = Duration::from_secs(5);
@@ -43,7 +44,7 @@ pub(super) struct RunningWorker {
     /// The lag of the dead-letter queue.
     dead: CachedLag,
     /// The redrive that runs, or the last one.
-    redrive: Mutex<Option<RedriveStatus>>,
+    redrive: RedriveState,
 }
 
 /// The last lag that was read, and when.
@@ -97,7 +98,7 @@ impl RunningWorkers {
             tally,
             lag: CachedLag::default(),
             dead: CachedLag::default(),
-            redrive: Mutex::default(),
+            redrive: RedriveState::default(),
         }));
     }
 
@@ -140,16 +141,17 @@ impl RunningWorkers {
             by: action.by.map(Into::into),
             reason: action.reason.into(),
         };
-        if let Err(error) = worker.begin_redrive() {
-            return Some(Err(error));
-        }
+        let running = match worker.redrive.begin() {
+            Ok(running) => running,
+            Err(error) => return Some(Err(error)),
+        };
         // A task of its own: if the caller no longer waits, the redrive ends in order anyway.
-        let running = tokio::spawn(worker.clone().run_redrive(order));
+        let running = tokio::spawn(worker.clone().run_redrive(running, order));
         let ended = timeout(REDRIVE_WAIT_MAX, running).await;
         Some(match ended {
             Ok(Ok(redriven)) => redriven,
             Ok(Err(_)) => Err(Error::new(ErrorKind::Unavailable, "the redrive panicked")),
-            Err(_) => Ok(worker.redrive_status().clone().unwrap_or_default()),
+            Err(_) => Ok(worker.redrive.status().unwrap_or_default()),
         })
     }
 }
@@ -205,7 +207,7 @@ impl RunningWorker {
             dead_letter: settings.dead_letter.clone(),
             counts: counts.into(),
             in_flight: self.tally.in_flight_now() as u64,
-            redrive: self.redrive_status().clone(),
+            redrive: self.redrive.status(),
             trouble: self.tally.broker_trouble(),
             dead_letters,
             ..WorkerStatus::default()
@@ -221,35 +223,14 @@ impl RunningWorker {
         Some(lag.waiting? + lag.unacknowledged.unwrap_or(0))
     }
 
-    fn redrive_status(&self) -> MutexGuard<'_, Option<RedriveStatus>> {
-        self.redrive.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Marks a redrive as running; fails if one runs.
-    fn begin_redrive(&self) -> Result<()> {
-        let mut status = self.redrive_status();
-        if status.as_ref().is_some_and(|it| it.is_running) {
-            let message = "another redrive of this worker is running";
-            return Err(Error::new(ErrorKind::Held, message));
-        }
-        *status = Some(RedriveStatus {
-            is_running: true,
-            ..RedriveStatus::default()
-        });
-        Ok(())
-    }
-
-    async fn run_redrive(self: Arc<Self>, order: RedriveOrder) -> Result<RedriveStatus> {
+    async fn run_redrive(
+        self: Arc<Self>,
+        running: RunningRedrive,
+        order: RedriveOrder,
+    ) -> Result<RedriveStatus> {
         let redriven = order.run().await;
-        let ended = match &redriven {
-            Ok(status) => status.clone(),
-            Err(error) => RedriveStatus {
-                error: Some(error.to_string()),
-                ..RedriveStatus::default()
-            },
-        };
         self.dead.forget().await;
-        *self.redrive_status() = Some(ended);
+        running.end(&redriven);
         redriven
     }
 }

@@ -166,7 +166,11 @@ impl Browser {
             "Tab" => 9,
             "Enter" => 13,
             " " => 32,
-            _ => 0,
+            // The codes of signs would be those of other keys.
+            key => match key.as_bytes() {
+                [letter] if letter.is_ascii_alphanumeric() => letter.to_ascii_uppercase(),
+                _ => 0,
+            },
         };
         for kind in ["keyDown", "keyUp"] {
             let mut event =

@@ -16,22 +16,42 @@ use crate::support::{Proxy, Upstream, call, get, post, request, until};
 /// The metrics by the names of their samples.
 pub(crate) struct Known {
     pub(crate) labels: BTreeMap<String, BTreeSet<String>>,
-    /// Scraped text and the reference, to look values of labels up.
-    text: String,
+    /// The values of each label of a metric: those that were scraped, and those that the reference lists.
+    values: BTreeMap<(String, String), BTreeSet<String>>,
 }
+
+/// Sections of the reference with the values of a label, and how the names of its metrics begin.
+const VALUE_SECTIONS: [(&str, &str, &str); 4] = [
+    (
+        "## Values of `outcome` of requests",
+        "outcome",
+        "refrain_request",
+    ),
+    (
+        "## Values of `result` of observed requests",
+        "result",
+        "refrain_observed_requests",
+    ),
+    ("## Values of `op` of stores", "op", "refrain_store_"),
+    (
+        "## Values of `outcome` of messages",
+        "outcome",
+        "refrain_messages",
+    ),
+];
 
 impl Known {
     /// Starts a proxy and a worker, scrapes them, and reads the reference.
     pub(crate) fn collect() -> Self {
         let mut known = Self {
             labels: BTreeMap::new(),
-            text: String::new(),
+            values: BTreeMap::new(),
         };
         let reference = fs::read_to_string(repository("docs/reference/metrics.md")).unwrap();
         known.add_reference(&reference);
         for scraped in [proxy(), worker()] {
             known.check_documented(&scraped);
-            known.text += &scraped;
+            known.add_values(&scraped);
         }
         known
     }
@@ -53,35 +73,70 @@ impl Known {
                 self.labels.insert(format!("{name}_{part}"), labels);
             }
         }
-        self.text += reference;
+        for (heading, label, start) in VALUE_SECTIONS {
+            let (_, section) = reference.split_once(heading).unwrap();
+            let list = section.trim_start().lines().next().unwrap();
+            let values: BTreeSet<_> = list
+                .split('`')
+                .skip(1)
+                .step_by(2)
+                .map(String::from)
+                .collect();
+            assert!(values.len() > 3, "{heading}: {list}");
+            let metrics: Vec<_> = self
+                .labels
+                .iter()
+                .filter(|(name, labels)| name.starts_with(start) && labels.contains(label))
+                .map(|(name, _)| name.clone())
+                .collect();
+            for metric in metrics {
+                self.values
+                    .insert((metric, label.to_owned()), values.clone());
+            }
+        }
+    }
+
+    fn add_values(&mut self, scraped: &str) {
+        let samples = scraped.lines().filter(|line| line.starts_with("refrain_"));
+        for sample in samples {
+            let (name, pairs) = split(sample);
+            for (label, value) in pairs {
+                let values = self.values.entry((name.to_owned(), label));
+                values.or_default().insert(value);
+            }
+        }
     }
 
     /// Each sample that is served must be one of the reference, with the same labels.
     fn check_documented(&self, scraped: &str) {
         let samples = scraped.lines().filter(|line| line.starts_with("refrain_"));
         for sample in samples {
-            let (name, labels) = split(sample);
+            let (name, pairs) = split(sample);
+            let labels = pairs.into_keys().collect();
             let known = self.labels.get(name);
             assert_eq!(known, Some(&labels), "the reference on {sample}");
         }
     }
 
-    /// Whether a label can have this value.
-    pub(crate) fn has_value(&self, label: &str, value: &str) -> bool {
-        self.text.contains(&format!("{label}=\"{value}\""))
-            || self.text.contains(&format!("`{value}`"))
+    /// Whether a label of a metric can have this value.
+    pub(crate) fn has_value(&self, metric: &str, label: &str, value: &str) -> bool {
+        let values = self.values.get(&(metric.to_owned(), label.to_owned()));
+        values.is_some_and(|it| it.contains(value))
     }
 }
 
-/// Name and labels of a sample.
-fn split(sample: &str) -> (&str, BTreeSet<String>) {
+/// Name of a sample, and its labels with their values, none of which has a quotation mark in it.
+fn split(sample: &str) -> (&str, BTreeMap<String, String>) {
     let end = sample.find(['{', ' ']).unwrap();
     let (name, rest) = sample.split_at(end);
-    let parts = rest
-        .split("=\"")
-        .map(|it| it.rsplit(['{', ',']).next().unwrap());
-    let count = rest.matches("=\"").count();
-    (name, parts.take(count).map(String::from).collect())
+    let labels = rest.rsplit_once('}').map_or("", |(labels, _)| labels);
+    let parts: Vec<_> = labels.trim_start_matches('{').split('"').collect();
+    let pairs = parts.chunks_exact(2);
+    let pair = |it: &[&str]| {
+        let label = it[0].trim_matches([',', '=']);
+        (label.to_owned(), it[1].to_owned())
+    };
+    (name, pairs.map(pair).collect())
 }
 
 pub(crate) fn repository(path: &str) -> PathBuf {

@@ -76,7 +76,7 @@ fn check_selector(known: &Known, selector: &Selector) -> Vec<String> {
             faults.push(format!("{metric} has no label {label}"));
         }
         let values = pattern.split('|').filter(|it| !it.starts_with('$'));
-        let missing = values.filter(|value| !known.has_value(label, value));
+        let missing = values.filter(|value| !known.has_value(metric, label, value));
         faults.extend(missing.map(|value| format!("{metric}: no {label} is {value}")));
     }
     faults
@@ -190,6 +190,76 @@ fn check_command(alert: &str, command: &str) {
         assert!(
             help.contains(flag),
             "{alert}: {command}: no {flag} in\n{help}"
+        );
+    }
+}
+
+/// A value that another metric has is not accepted.
+#[test]
+fn values_of_labels_belong_to_their_metric() {
+    let known = Known::collect();
+    for (metric, label, value, expected) in [
+        ("refrain_records", "state", "indeterminate", true),
+        ("refrain_records", "state", "replayed", false),
+        ("refrain_requests_total", "outcome", "replayed", true),
+        ("refrain_requests_total", "outcome", "dead-lettered", false),
+        ("refrain_messages_total", "outcome", "dead-lettered", true),
+        ("refrain_store_errors_total", "op", "claim", true),
+        ("refrain_store_errors_total", "store", "claim", false),
+    ] {
+        let found = known.has_value(metric, label, value);
+        assert_eq!(found, expected, "{metric} {label} {value}");
+    }
+}
+
+/// Prometheus itself checks the rules, and what fires when.
+#[test]
+fn prometheus_accepts_the_rules_and_their_tests() {
+    for args in [
+        ["check", "rules", "alerts.yml"],
+        ["test", "rules", "alerts.test.yml"],
+    ] {
+        let mut promtool = Command::new("promtool");
+        let ran = promtool
+            .args(args)
+            .current_dir(repository("deploy/prometheus"));
+        let output = ran
+            .output()
+            .expect("promtool is missing: install the Debian package prometheus");
+        let said = [output.stdout, output.stderr].concat();
+        assert!(
+            output.status.success(),
+            "{args:?}: {}",
+            String::from_utf8_lossy(&said)
+        );
+    }
+}
+
+/// A panel that ignores the choice of an operation says so, or it is read as if it were of that operation.
+#[test]
+fn panels_of_requests_name_the_choices_that_they_ignore() {
+    let dashboard = dashboard();
+    let panels = dashboard["panels"].as_array().unwrap().iter();
+    for panel in panels.filter(|it| it["targets"].is_array()) {
+        let targets = panel["targets"].as_array().unwrap().iter();
+        let ignores = |it: &Value| {
+            !text(it, "expr").contains("$operation") && !text(it, "expr").contains("$consumer")
+        };
+        let is_marked = text(panel, "description").contains("All operations");
+        assert_eq!(
+            targets.clone().any(ignores),
+            is_marked,
+            "{}",
+            panel["title"]
+        );
+    }
+    let variables = dashboard["templating"]["list"].as_array().unwrap();
+    for name in ["job", "instance"] {
+        let variable = variables.iter().find(|it| it["name"] == name).unwrap();
+        let query = text(variable, "definition");
+        assert!(
+            query.starts_with("label_values(refrain_build_info"),
+            "{query}"
         );
     }
 }

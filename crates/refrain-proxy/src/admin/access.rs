@@ -1,6 +1,7 @@
 //! Access control of the admin API.
 //!
 //! Every program on the machine can reach a loopback address, including browsers, and any web page can make a browser send requests.
+//! A page of another site may only link to this one.
 //! So `Host` must be a loopback name (after DNS rebinding it is the page's own name), writes to the API need a content
 //! type that browsers do not send across sites without a preflight request, forms of the dashboard need a token,
 //! and no response allows another origin to read it.
@@ -21,6 +22,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header, uri::
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{Admin, metrics::RefusedAccess, refusal::Refusal, sessions::Sessions};
+use crate::dashboard::refused;
 
 /// Longest time for a response.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
@@ -43,6 +45,8 @@ pub(crate) enum Role {
 #[derive(Debug)]
 pub(crate) struct Access {
     is_loopback: bool,
+    /// Further names of a loopback listener.
+    hosts: Vec<String>,
     /// Hashes of the tokens. They have equal length and are compared in constant time, so timing reveals nothing.
     tokens: Vec<(blake3::Hash, Role)>,
     /// Part of the names of cookies: browsers share cookies between the ports of a host.
@@ -64,31 +68,12 @@ impl Access {
         let is_loopback = address.ip().to_canonical().is_loopback();
         let token = admin.token.as_deref();
         let reader = admin.reader_token.as_deref();
-        if [token, reader]
-            .iter()
-            .flatten()
-            .any(|it| it.trim().is_empty())
-        {
-            return Err(invalid(
-                "the admin token is empty; set a token, or leave it unset".into(),
-            ));
-        }
-        if !is_loopback && token.is_none() {
-            return Err(invalid(format!(
-                "the admin address {address} is reachable from other machines, and no token is set; \
-                 set a token, or listen on 127.0.0.1"
-            )));
-        }
-        if reader.is_some() && (token.is_none() || token == reader) {
-            return Err(invalid(
-                "the reader token needs an admin token that differs from it; set both, or only the admin token"
-                    .into(),
-            ));
-        }
+        check_tokens(address, &admin.hosts, token, reader)?;
         let resolver = token.map(|it| (blake3::hash(it.as_bytes()), Role::Resolver));
         let reader = reader.map(|it| (blake3::hash(it.as_bytes()), Role::Reader));
         Ok(Self {
             is_loopback,
+            hosts: admin.hosts.clone(),
             tokens: resolver.into_iter().chain(reader).collect(),
             port: address.port(),
             sessions: Sessions::new(),
@@ -117,16 +102,25 @@ impl Access {
 
     fn check_same_site(&self, request: &Request) -> Result<(), Refusal> {
         let host = host(request);
-        if self.is_loopback && !host.as_ref().is_some_and(is_loopback) {
+        if self.is_loopback && !host.as_ref().is_some_and(|host| self.is_own_name(host)) {
             self.count_refused("host");
-            let error = "the Host header is not a loopback address";
-            let fix = "send the request to http://127.0.0.1 or http://localhost";
+            let error = "the Host header is not a loopback address, and not in admin_hosts";
+            let fix = "send the request to http://127.0.0.1 or http://localhost, or add the name to admin_hosts";
             return Err(Refusal::new(StatusCode::FORBIDDEN, error, fix));
         }
-        if matches!(*request.method(), Method::GET | Method::HEAD) {
-            return Ok(());
-        }
-        check_origin(request.headers(), host.as_ref()).inspect_err(|_| self.count_refused("origin"))
+        let headers = request.headers();
+        let checked = match *request.method() {
+            // Where no token is needed, a page of another site could start searches and take the live streams.
+            Method::GET | Method::HEAD if is_own_site(headers) || is_opened(headers) => Ok(()),
+            Method::GET | Method::HEAD => Err(other_site()),
+            _ => check_origin(headers, host.as_ref()),
+        };
+        checked.inspect_err(|_| self.count_refused("origin"))
+    }
+
+    fn is_own_name(&self, host: &Authority) -> bool {
+        let has = |name: &String| name.eq_ignore_ascii_case(host.host());
+        is_loopback(host) || self.hosts.iter().any(has)
     }
 
     /// The role of a token; `None` if it is wrong. After several wrong ones, each further one has to wait.
@@ -189,17 +183,54 @@ impl Access {
     }
 }
 
+/// Checks the admin token and the token that only reads, for a listener on this address.
+///
+/// # Errors
+/// [`io::ErrorKind::InvalidInput`] if a token is blank, if a token is missing on an address that is not a loopback one,
+/// or with further host names, or if the token that only reads stands alone or equals the other one.
+pub fn check_tokens(
+    address: SocketAddr,
+    hosts: &[String],
+    token: Option<&str>,
+    reader: Option<&str>,
+) -> io::Result<()> {
+    let mut all = [token, reader].into_iter().flatten();
+    if all.any(|it| it.trim().is_empty()) {
+        return Err(invalid(
+            "the admin token is empty; set a token, or leave it unset".into(),
+        ));
+    }
+    if token.is_none() && !address.ip().to_canonical().is_loopback() {
+        return Err(invalid(format!(
+            "the admin address {address} is reachable from other machines and needs a token; \
+             set REFRAIN_ADMIN_TOKEN or REFRAIN_ADMIN_TOKEN_FILE, or listen on 127.0.0.1"
+        )));
+    }
+    if token.is_none() && !hosts.is_empty() {
+        let message = "`admin_hosts` is for a proxy in front of the admin listener and needs a token; \
+                       set REFRAIN_ADMIN_TOKEN or REFRAIN_ADMIN_TOKEN_FILE, or leave it out";
+        return Err(invalid(message.into()));
+    }
+    if reader.is_some() && (token.is_none() || token == reader) {
+        let message = "REFRAIN_ADMIN_READER_TOKEN needs REFRAIN_ADMIN_TOKEN with another value; \
+                       set both, or unset REFRAIN_ADMIN_READER_TOKEN";
+        return Err(invalid(message.into()));
+    }
+    Ok(())
+}
+
 /// Rejects requests that another site may have caused, and limits the time of every response.
 pub(super) async fn reject_cross_site(
     State(access): State<Arc<Access>>,
     request: Request,
     next: Next,
 ) -> Response {
+    let headers = request.headers().clone();
     let mut response = match access.check_same_site(&request) {
-        Err(refusal) => refusal.into_response(),
+        Err(refusal) => refused(refusal, &headers),
         Ok(()) => match timeout(ANSWER_MAX, next.run(request)).await {
             Ok(response) => response,
-            Err(_) => too_slow().into_response(),
+            Err(_) => refused(too_slow(), &headers),
         },
     };
     let headers = response.headers_mut();
@@ -252,8 +283,8 @@ fn invalid(message: String) -> io::Error {
 }
 
 fn too_slow() -> Refusal {
-    let error = "the store did not respond in time";
-    let fix = "check that the store is reachable, and retry";
+    let error = format!("there was no response within {} s", ANSWER_MAX.as_secs());
+    let fix = "check that the store and, for workers, the broker respond, and retry";
     Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error, fix)
 }
 
@@ -278,7 +309,6 @@ fn is_loopback(host: &Authority) -> bool {
 
 /// Rejects requests that a browser marks as coming from another origin.
 fn check_origin(headers: &HeaderMap, host: Option<&Authority>) -> Result<(), Refusal> {
-    const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
     let is_own = |origin: &HeaderValue| {
         let origin = origin.to_str().ok().and_then(|it| it.split_once("://"));
         origin
@@ -286,15 +316,33 @@ fn check_origin(headers: &HeaderMap, host: Option<&Authority>) -> Result<(), Ref
             .is_some_and(|((_, from), host)| from == host.as_str())
     };
     let origin = headers.get(header::ORIGIN).is_none_or(is_own);
-    let site = headers
-        .get(SEC_FETCH_SITE)
-        .is_none_or(|site| site == "same-origin" || site == "none");
-    if origin && site {
-        return Ok(());
+    match origin && is_own_site(headers) {
+        true => Ok(()),
+        false => Err(other_site()),
     }
+}
+
+/// Whether a browser sends the request for this site or for its user; programs do not say.
+fn is_own_site(headers: &HeaderMap) -> bool {
+    const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+    let site = headers.get(SEC_FETCH_SITE);
+    site.is_none_or(|site| site == "same-origin" || site == "none")
+}
+
+/// Whether a browser opens the page in a tab, as for a link in a message.
+fn is_opened(headers: &HeaderMap) -> bool {
+    let has = |name, value| {
+        headers
+            .get(HeaderName::from_static(name))
+            .is_some_and(|it| it == value)
+    };
+    has("sec-fetch-mode", "navigate") && has("sec-fetch-dest", "document")
+}
+
+fn other_site() -> Refusal {
     let error = "the request comes from a web page of another site";
     let fix = "send it from a program, or from a page of this address";
-    Err(Refusal::new(StatusCode::FORBIDDEN, error, fix))
+    Refusal::new(StatusCode::FORBIDDEN, error, fix)
 }
 
 /// Whether the body is JSON, or absent.

@@ -44,11 +44,14 @@ impl Durations {
     }
 }
 
+/// The last bound in microseconds. A longer duration is known only to be longer.
+pub(crate) const LAST_BOUND_MICROS: u64 = (FIRST_NANOS << (BOUNDS - 1)) / 1_000;
+
 /// Counts of durations by bucket.
 pub(crate) type BucketCounts = [u64; BOUNDS + 1];
 
 /// The duration in microseconds below which this part of the durations between two counts lies, interpolated within its
-/// bucket; `None` if there are no durations.
+/// bucket; 1 more than [`LAST_BOUND_MICROS`] if it is over the last bound; `None` if there are no durations.
 pub(crate) fn quantile(before: &BucketCounts, after: &BucketCounts, part: f64) -> Option<u64> {
     let counts = after.iter().zip(before);
     let counts: Vec<_> = counts.map(|(it, was)| it.saturating_sub(*was)).collect();
@@ -57,7 +60,10 @@ pub(crate) fn quantile(before: &BucketCounts, after: &BucketCounts, part: f64) -
     for (at, count) in counts.into_iter().enumerate() {
         let reached = below + count;
         if count > 0 && reached as f64 >= wanted {
-            let high = (FIRST_NANOS << at.min(BOUNDS - 1)) as f64;
+            if at == BOUNDS {
+                return Some(LAST_BOUND_MICROS + 1);
+            }
+            let high = (FIRST_NANOS << at) as f64;
             let low = if at == 0 { 0.0 } else { high / 2.0 };
             let inside = (wanted - below as f64) / count as f64;
             return Some(((low + (high - low) * inside) / 1e3) as u64);
@@ -170,5 +176,13 @@ mod tests {
         let highest = quantile(&old, &new, 0.99).unwrap();
         assert!((3_200..=6_400).contains(&highest), "{highest}");
         assert_eq!(quantile(&new, &new, 0.5), None);
+        for seconds in [52, 53] {
+            let durations = Durations::default();
+            durations.observe(Duration::from_secs(seconds));
+            let mut new = old;
+            durations.add_to(&mut new);
+            let is_over = quantile(&old, &new, 0.99) > Some(LAST_BOUND_MICROS);
+            assert_eq!(is_over, seconds == 53, "{seconds}");
+        }
     }
 }

@@ -5,7 +5,13 @@
 use std::{
     collections::BTreeMap,
     fmt,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{
+            AtomicU64,
+            Ordering::{Acquire, Release},
+        },
+    },
     time::Duration,
 };
 
@@ -24,7 +30,8 @@ use refrain::{
 };
 
 use super::{
-    census::CensusCache, durations::Durations, reload::ReloadCounts, unknown::UnknownCache,
+    census::CensusCache, durations::Durations, reload::ReloadCounts, scans::ScanLimit,
+    unknown::UnknownCache,
 };
 use crate::{
     descriptors::Connections,
@@ -49,7 +56,7 @@ type Labels = Vec<(&'static str, String)>;
 /// Requests whose head was refused before the policy saw them, by problem code. Clones share their counters.
 type RefusedHeads = Family<[(&'static str, &'static str); 1], Counter>;
 
-/// Requests that got no response from the upstream, by reason. Clones share their counters.
+/// Requests that got no response from the upstream, or only a part of one, by reason. Clones share their counters.
 pub(crate) type UpstreamErrors = Family<[(&'static str, &'static str); 1], Counter>;
 
 /// Requests that the admin listener refused, by reason. Clones share their counters.
@@ -68,7 +75,14 @@ const ACCESS_REFUSALS: [&str; 8] = [
 ];
 
 /// The reasons of upstream errors.
-const UPSTREAM_ERRORS: [&str; 4] = ["unreachable", "timeout", "reset", "failed"];
+const UPSTREAM_ERRORS: [&str; 6] = [
+    "unreachable",
+    "timeout",
+    "reset",
+    "failed",
+    "truncated",
+    "stalled",
+];
 
 /// Metrics of the proxy. Pass them to the layer as its observer, and to the store as its meter.
 pub struct Metrics {
@@ -81,6 +95,8 @@ pub struct Metrics {
     operations: ArcSwap<Vec<Arc<OperationSeries>>>,
     /// Requests that match no operation, by class of status.
     unmatched: [Series; StatusClass::ALL.len()],
+    /// The look-ups among them.
+    looked_up: AtomicU64,
     /// Indexed by the store operation.
     ops: Vec<StoreSeries>,
     connections: Connections,
@@ -88,6 +104,7 @@ pub struct Metrics {
     upstream_errors: UpstreamErrors,
     census: CensusCache,
     unknown: UnknownCache,
+    scans: ScanLimit,
     refused_access: RefusedAccess,
     telemetry: TelemetryCounts,
     reloads: ReloadCounts,
@@ -207,8 +224,8 @@ impl Metrics {
         registry.register("observed_requests", help, observed.clone());
         let unmatched = unmatched_series(&mut registry);
         let upstream_errors = UpstreamErrors::default();
-        let help = "Requests without a response from the upstream, by reason; \
-            guarded requests that only exceed their timeout are in `refrain_doubts_total`";
+        let help = "Requests without a complete response from the upstream, by reason; \
+            guarded requests that exceed their timeout, or whose response breaks off, are in `refrain_doubts_total`";
         registry.register("upstream_errors", help, upstream_errors.clone());
         for reason in UPSTREAM_ERRORS {
             drop(upstream_errors.get_or_create(&[("reason", reason)]));
@@ -227,6 +244,7 @@ impl Metrics {
             waited,
             observed,
             unmatched,
+            looked_up: AtomicU64::new(0),
             upstream_errors,
             refused_access,
             telemetry,
@@ -238,6 +256,7 @@ impl Metrics {
             refused_heads,
             census: CensusCache::default(),
             unknown: UnknownCache::default(),
+            scans: ScanLimit::default(),
         };
         metrics.follow(policy);
         Arc::new(metrics)
@@ -334,8 +353,12 @@ impl Metrics {
         for operation in self.operations.load().iter() {
             self.add_operation(operation, &mut totals);
         }
-        let passed = self.unmatched.iter().map(|series| series.count.get());
-        totals.outcomes[RequestOutcome::Passed as usize] += passed.sum::<u64>();
+        // Read before the others, which are counted first.
+        let looked_up = self.looked_up.load(Acquire);
+        totals.outcomes[RequestOutcome::LookedUp as usize] += looked_up;
+        let unmatched = self.unmatched.iter().map(|series| series.count.get());
+        let passed = unmatched.sum::<u64>().saturating_sub(looked_up);
+        totals.outcomes[RequestOutcome::Passed as usize] += passed;
         totals
     }
 
@@ -375,6 +398,11 @@ impl Metrics {
     /// The last sample of unknown outcomes.
     pub(super) fn unknown(&self) -> &UnknownCache {
         &self.unknown
+    }
+
+    /// The limit of searches of the records.
+    pub(crate) fn scans(&self) -> &ScanLimit {
+        &self.scans
     }
 
     /// Counters of requests that the admin listener refused.
@@ -488,6 +516,9 @@ impl Observer for Metrics {
                     series.count(request.took);
                 }
             }
+        }
+        if request.decision == Decision::LookedUp && request.operation.is_none() {
+            self.looked_up.fetch_add(1, Release);
         }
         if let Some(operation) = request.operation.filter(|_| request.waited) {
             let labels = vec![("operation", operation.name.clone())];

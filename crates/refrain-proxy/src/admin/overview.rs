@@ -30,6 +30,7 @@ pub(super) async fn show(State(admin): State<Arc<Admin>>) -> Json<Value> {
         "detail": detail,
         "version": env!("CARGO_PKG_VERSION"),
         "store": admin.configuration["store"],
+        "started": admin.telemetry.started_at().rfc3339(),
         "uptime_seconds": admin.telemetry.started().elapsed().as_secs(),
         "requests": by_outcome(&totals),
         "waited": totals.waited,

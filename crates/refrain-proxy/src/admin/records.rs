@@ -15,11 +15,13 @@ use refrain::{
     Key, Receipts as _, RecordId, Scope, Secret, Store as _,
     key::ScopePart,
     policy::units,
+    receipts::Witness,
     record::{KeyDigest, ScopeDigest},
     store::{self, LIST_MAX, Reading, StateName},
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
+use tokio::time::{Instant, timeout};
 
 use super::{Admin, refusal::Refusal, view};
 
@@ -27,7 +29,11 @@ use super::{Admin, refusal::Refusal, view};
 const PAGE_MAX: u32 = 16;
 /// The same for records without an outcome: a store may read all its records for each page.
 const BARE_PAGE_MAX: u32 = 250;
+/// The same with a filter, which few records fit, and for which a store may read all its records.
+const FILTERED_PAGE_MAX: u32 = 64;
 const LIMIT_DEFAULT: u32 = 100;
+/// Longest time for the receipts of a record, which is shown without them then.
+const RECEIPT_MAX: Duration = Duration::from_secs(2);
 
 pub(super) type AdminResult = Result<Json<Value>, Refusal>;
 
@@ -93,13 +99,24 @@ pub(super) async fn list(
 }
 
 async fn listed(admin: &Admin, query: store::Query) -> AdminResult {
+    let _permit = admin.telemetry.metrics().scans().acquire().await?;
     let (records, next) = list_as(admin, query, view::summary).await?;
+    let searched = searched_percent(next);
     let next = next.map(|id| id.to_string());
-    Ok(Json(json!({ "records": records, "next": next })))
+    Ok(Json(
+        json!({ "records": records, "next": next, "searched_percent": searched }),
+    ))
+}
+
+/// The part of the store that was searched when the next page begins after `next`.
+/// Identities are digests, so they are spread evenly.
+pub(crate) fn searched_percent(next: Option<RecordId>) -> u32 {
+    next.map_or(100, |id| u32::from(id.0[0]) * 100 / 256)
 }
 
 /// Lists the records that fit the query, as what `shown` makes of each; and where the next page begins.
-/// It reads a few at a time, because each comes with its outcome.
+/// It reads a few at a time, because each comes with its outcome, and ends early if the search takes long:
+/// a response that comes too late would also lose the place at which to continue.
 pub(crate) async fn list_as<T>(
     admin: &Admin,
     mut query: store::Query,
@@ -110,16 +127,20 @@ pub(crate) async fn list_as<T>(
         Some(StateName::InFlight | StateName::Indeterminate | StateName::Tombstone) => {
             BARE_PAGE_MAX
         }
+        Some(StateName::Completed) | None if query.is_filtered() => FILTERED_PAGE_MAX,
         Some(StateName::Completed) | None => PAGE_MAX,
     };
+    let start = Instant::now();
     let mut records = Vec::new();
     while records.len() < limit as usize {
         let left = limit - records.len() as u32;
         query.limit = left.min(page_max);
+        let time_left = admin.search_time.saturating_sub(start.elapsed());
+        query.search_time = Some(time_left);
         let page = admin.layer.engine().store().list(&query).await?;
         records.extend(page.readings.iter().map(&shown));
         query.after = page.next;
-        if query.after.is_none() {
+        if query.after.is_none() || start.elapsed() >= admin.search_time {
             break;
         }
     }
@@ -129,7 +150,7 @@ pub(crate) async fn list_as<T>(
 pub(super) async fn show(State(admin): State<Arc<Admin>>, Path(id): Path<String>) -> AdminResult {
     let reading = read(&admin, parse_id(&id)?).await?;
     let mut shown = view::whole(&reading);
-    if let Some(receipt) = receipt(&admin, reading.id).await {
+    if let Some(receipt) = receipt(&admin, &reading).await {
         shown["receipt"] = receipt.into();
     }
     Ok(Json(shown))
@@ -141,11 +162,22 @@ pub(crate) async fn read(admin: &Admin, id: RecordId) -> Result<Reading, Refusal
     reading.ok_or_else(|| absent(id))
 }
 
-/// Description of a record's receipt; `None` if no operation has receipts.
-/// All receipts are searched, because records of earlier releases do not name their operation.
-pub(crate) async fn receipt(admin: &Admin, id: RecordId) -> Option<String> {
+/// Description of a record's receipt; `None` if its operation has no receipts.
+/// A receipts database that does not respond delays the record, and does not hide it.
+pub(crate) async fn receipt(admin: &Admin, reading: &Reading) -> Option<String> {
+    let history = reading.record.trace.read().unwrap_or_default();
+    let found = find_receipt(admin, reading.id, &history.operation);
+    timeout(RECEIPT_MAX, found)
+        .await
+        .unwrap_or_else(|_| Some("cannot be read: the receipts database did not respond".into()))
+}
+
+/// Records of earlier releases do not name their operation: then all receipts are searched.
+async fn find_receipt(admin: &Admin, id: RecordId, operation: &str) -> Option<String> {
+    let witnesses = admin.layer.witnesses();
+    let is_meant = |it: &&Arc<Witness>| operation.is_empty() || it.operation() == operation;
     let mut shown = None;
-    for witness in admin.layer.witnesses() {
+    for witness in witnesses.filter(is_meant) {
         match witness.receipts().find(id).await {
             Ok(Some(receipt)) => {
                 let (fence, status) = (receipt.fence, receipt.status);
@@ -234,7 +266,9 @@ async fn find_key(admin: &Admin, key: &Key, sought: &FindRequest) -> AdminResult
     let id = RecordId::derive(engine.secret(), &scope, key);
     let reading = engine.store().read(id).await?;
     let records: Vec<_> = reading.iter().map(view::summary).collect();
-    Ok(Json(json!({ "records": records, "next": null })))
+    Ok(Json(
+        json!({ "records": records, "next": null, "searched_percent": 100 }),
+    ))
 }
 
 fn head(method: &str, path: &str, sought: &FindRequest) -> Result<Parts, Refusal> {

@@ -5,9 +5,11 @@ use axum::{
     extract::rejection::{BytesRejection, QueryRejection},
     response::{IntoResponse, Response},
 };
-use http::{HeaderValue, Method, StatusCode, Uri, header};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use refrain::{Error, ErrorKind};
 use serde_json::json;
+
+use crate::dashboard::refused;
 
 /// An error response: what is wrong, and what to do.
 #[derive(Debug)]
@@ -93,14 +95,15 @@ impl From<BytesRejection> for Refusal {
     }
 }
 
-pub(crate) async fn no_route(uri: Uri) -> Refusal {
+pub(crate) async fn no_route(uri: Uri, headers: HeaderMap) -> Response {
     let fix = "use /, /livez, /readyz, /metrics, /api/overview, /api/requests, /api/records, /api/find, /api/operations, /api/workers or /api/reload";
     let error = format!("no such route: {}", uri.path());
-    Refusal::new(StatusCode::NOT_FOUND, error, fix)
+    refused(Refusal::new(StatusCode::NOT_FOUND, error, fix), &headers)
 }
 
-pub(crate) async fn no_method(method: Method, uri: Uri) -> Refusal {
+pub(crate) async fn no_method(method: Method, uri: Uri, headers: HeaderMap) -> Response {
     let error = format!("{} does not support {method}", uri.path());
     let fix = "use GET to read, POST to resolve, find, redrive or reload, DELETE to delete";
-    Refusal::new(StatusCode::METHOD_NOT_ALLOWED, error, fix)
+    let refusal = Refusal::new(StatusCode::METHOD_NOT_ALLOWED, error, fix);
+    refused(refusal, &headers)
 }

@@ -10,11 +10,11 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue};
 use refrain::{
-    Outcome, RecordId, Store as _,
+    Operation, Outcome, RecordId, Store as _,
     engine::{OperatorAction, Resolution, Resolved},
     outcome::Packer,
     policy::Terms,
-    record::Erased,
+    record::{Erased, Fence},
     store::StateName,
 };
 use serde::Deserialize;
@@ -32,6 +32,8 @@ use super::{
 pub(crate) struct Finding {
     pub(crate) r#as: As,
     pub(crate) reason: String,
+    /// The fence of the attempt that the operator looked at; a later attempt is not resolved.
+    pub(crate) fence: Option<String>,
     /// Name of the operator; written to the audit log as given.
     pub(crate) by: Option<String>,
     pub(crate) status: Option<u16>,
@@ -42,6 +44,14 @@ pub(crate) struct Finding {
     /// How long the outcome is kept, and how long the key is remembered after that; by default the longest of any operation.
     pub(crate) retention: Option<String>,
     pub(crate) remember: Option<String>,
+}
+
+impl Finding {
+    fn fence(&self) -> Result<Option<Fence>, Refusal> {
+        let fence = self.fence.as_deref().map(str::parse).transpose();
+        let fix = "send the fence that GET /api/records/ID shows";
+        fence.map_err(|error: refrain::Error| Refusal::bad(format!("fence: {error}"), fix))
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -75,8 +85,14 @@ pub(crate) async fn apply(
     finding: &Finding,
 ) -> Result<(), Refusal> {
     let action = action(admin, &finding.reason, finding.by.as_deref());
-    match admin.layer.engine().resolve(id, resolution, action).await? {
+    let fence = finding.fence()?;
+    let engine = admin.layer.engine();
+    match engine
+        .resolve_attempt(id, fence, resolution, action)
+        .await?
+    {
         Resolved::Applied => Ok(()),
+        Resolved::OtherAttempt => Err(other_attempt()),
         Resolved::TooEarly { left } => Err(too_early(left)),
         Resolved::NotInDoubt(None) => Err(absent(id)),
         Resolved::NotInDoubt(Some(state)) => Err(not_in_doubt(state)),
@@ -92,6 +108,7 @@ pub(crate) async fn prepare(
     finding: &Finding,
 ) -> Result<Resolution, Refusal> {
     action(admin, &finding.reason, finding.by.as_deref()).check()?;
+    finding.fence()?;
     if finding.r#as == As::NeverHappened {
         let is_bare = finding.status.is_none()
             && finding.headers.is_empty()
@@ -175,7 +192,10 @@ fn check_header(admin: &Admin, name: &str, value: &str) -> Result<(), Refusal> {
     HeaderValue::try_from(value).map_err(|_| bad("invalid header value"))?;
     let lower = name.to_ascii_lowercase();
     let mut operations = admin.layer.policy().operations();
-    match operations.any(|operation| operation.replays_header(&lower)) {
+    // A process that only runs workers has no operations.
+    let is_replayed = Operation::always_replays(&lower)
+        || operations.any(|operation| operation.replays_header(&lower));
+    match is_replayed {
         true => Ok(()),
         false => Err(bad("no operation replays this header; remove it")),
     }
@@ -230,6 +250,14 @@ pub(crate) fn too_early(left: Duration) -> Refusal {
     let mut refusal = Refusal::conflict(error, format!("retry in {seconds} s"));
     refusal.retry_after = Some(seconds);
     refusal
+}
+
+pub(crate) fn other_attempt() -> Refusal {
+    let error =
+        "the record has changed since you looked: the outcome of a later attempt is unknown";
+    let fix =
+        "find out whether the later attempt took effect, and resolve the record with its fence";
+    Refusal::conflict(error, fix)
 }
 
 pub(crate) fn not_in_doubt(state: StateName) -> Refusal {

@@ -88,6 +88,14 @@ impl Sessions {
         Some(session.role)
     }
 
+    /// The role of a session, as [`role`](Self::role), without counting as use of it.
+    pub(crate) fn role_unused(&self, id: &str) -> Option<Role> {
+        let (id, now) = (blake3::hash(id.as_bytes()), Instant::now());
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let session = open.get(&id).filter(|session| !session.is_over(now))?;
+        Some(session.role)
+    }
+
     /// Ends a session.
     pub(crate) fn end(&self, id: &str) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
@@ -119,6 +127,11 @@ mod tests {
         assert_eq!(sessions.role("0"), None);
         tokio::time::advance(IDLE_MAX).await;
         assert_eq!(sessions.role(&id), None, "idle");
+        let id = sessions.begin(Role::Resolver);
+        tokio::time::advance(IDLE_MAX / 2).await;
+        assert_eq!(sessions.role_unused(&id), Some(Role::Resolver));
+        tokio::time::advance(IDLE_MAX / 2).await;
+        assert_eq!(sessions.role_unused(&id), None, "looking is not using");
         let id = sessions.begin(Role::Resolver);
         for _ in 0..13 {
             tokio::time::advance(IDLE_MAX - Duration::from_secs(1)).await;

@@ -8,7 +8,10 @@ use maud::{Markup, html};
 use refrain::clock::Timestamp;
 
 use super::{frame::readable, record::micros};
-use crate::telemetry::RateSample;
+use crate::{
+    admin::{BucketCounts, LAST_BOUND_MICROS, quantile},
+    telemetry::RateSample,
+};
 
 /// Most columns of a chart.
 const COLUMNS_MAX: usize = 90;
@@ -23,17 +26,20 @@ struct Column {
     at_ms: u64,
     seconds: f64,
     counts: [u64; SERIES.len()],
-    /// Largest median and 99th percentile of executed requests, and median of replays, in microseconds.
+    executed: BucketCounts,
+    replayed: BucketCounts,
+    /// 99th percentile and median of executed requests, and median of replays, in microseconds.
     latencies: [Option<u64>; LATENCIES.len()],
 }
 
 /// Name and class of each part of the chart of rates, from the bottom up.
-const SERIES: [(&str, &str); 5] = [
+const SERIES: [(&str, &str); 6] = [
     ("executed", "s-executed"),
     ("replayed", "s-replayed"),
     ("refused", "s-refused"),
     ("unknown", "s-unknown"),
     ("passed unguarded", "s-passed"),
+    ("looked up", "s-looked-up"),
 ];
 
 const LATENCIES: [(&str, &str); 3] = [
@@ -48,13 +54,16 @@ impl Column {
         for it in samples {
             column.at_ms = it.at_ms;
             column.seconds += it.seconds;
-            let counts = [it.executed, it.replayed, it.refused, it.unknown, it.passed];
-            let sums = column.counts.iter_mut().zip(counts);
-            sums.for_each(|(sum, count)| *sum += count);
-            let latencies = [it.executed_p99_us, it.executed_p50_us, it.replayed_p50_us];
-            let largest = column.latencies.iter_mut().zip(latencies);
-            largest.for_each(|(largest, latency)| *largest = (*largest).max(latency));
+            let passed = [it.passed, it.looked_up];
+            let guarded = [it.executed, it.replayed, it.refused, it.unknown];
+            add(&mut column.counts, guarded.into_iter().chain(passed));
+            add(&mut column.executed, it.executed_durations);
+            add(&mut column.replayed, it.replayed_durations);
         }
+        // Quantiles of parts cannot be combined; their counts can.
+        let of = |counts, part| quantile(&BucketCounts::default(), counts, part);
+        let (executed, replayed) = (&column.executed, &column.replayed);
+        column.latencies = [of(executed, 0.99), of(executed, 0.5), of(replayed, 0.5)];
         column
     }
 
@@ -71,6 +80,19 @@ impl Column {
         let [executed, replayed, ..] = self.counts;
         let all = executed + replayed;
         (all > 0).then(|| replayed as f64 * 100.0 / all as f64)
+    }
+}
+
+fn add(sums: &mut [u64], counts: impl IntoIterator<Item = u64>) {
+    let sums = sums.iter_mut().zip(counts);
+    sums.for_each(|(sum, count)| *sum += count);
+}
+
+/// A latency in words. Those over the last bound of the histogram are known only to be longer.
+fn latency(value: u64) -> String {
+    match value > LAST_BOUND_MICROS {
+        true => format!("> {} s", LAST_BOUND_MICROS / 1_000_000),
+        false => micros(value),
     }
 }
 
@@ -213,13 +235,13 @@ fn latencies(columns: &[Column]) -> Markup {
     };
     let latest = |line: usize| {
         let mut values = columns.iter().rev().filter_map(|it| it.latencies[line]);
-        values.next().map_or("none".into(), micros)
+        values.next().map_or("none".into(), latency)
     };
     let parts = LATENCIES.iter().enumerate();
     let legend = legend(parts.map(|(at, (name, class))| (*name, *class, latest(at))));
     let about = format!(
         "Time until the response: 99th percentile and median of executed requests, and median of replays; at most {}.",
-        micros(highest)
+        latency(highest)
     );
     figure(
         "latencies",
@@ -280,7 +302,7 @@ fn shares(columns: &[Column]) -> Markup {
 
 fn table(samples: &[RateSample]) -> Markup {
     let rows = columns(samples, ROWS);
-    let value = |latency: Option<u64>| latency.map_or("–".into(), micros);
+    let value = |value: Option<u64>| value.map_or("–".into(), self::latency);
     html! {
         details {
             summary { "The charts as a table" }
@@ -318,6 +340,25 @@ mod tests {
         ] {
             assert!((rounded_up(value) - expected).abs() < 1e-6, "{value}");
         }
+    }
+
+    #[test]
+    fn a_column_has_the_quantiles_of_all_its_requests() {
+        use crate::telemetry::{RateHistory, Totals};
+        let (history, mut totals) = (RateHistory::default(), Totals::default());
+        history.push(totals.clone());
+        // 99 fast requests, then a slow one.
+        totals.executed[3] = 99;
+        history.push(totals.clone());
+        totals.executed[15] = 1;
+        history.push(totals.clone());
+        let column = Column::of(&history.samples());
+        let [_, median, _] = column.latencies;
+        assert!(median < Some(1_000), "{median:?}");
+        totals.executed[20] = 10;
+        history.push(totals);
+        let [p99, ..] = Column::of(&history.samples()).latencies;
+        assert_eq!(p99.map(latency).as_deref(), Some("> 52 s"));
     }
 
     #[test]

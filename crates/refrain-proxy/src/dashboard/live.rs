@@ -21,10 +21,10 @@ use super::{
     Desk,
     frame::{badge, readable, record_link},
     record::micros,
-    visit::Fields,
+    visit::{Fields, Visitor},
 };
 use crate::{
-    admin::refusal::Refusal,
+    admin::{access::Access, refusal::Refusal},
     telemetry::{RequestOutcome, RequestSummary, Telemetry},
 };
 
@@ -84,7 +84,7 @@ pub(super) fn section(desk: &Desk, fields: &Fields) -> Markup {
     let mut requests = desk.admin.telemetry.recent().after(0, usize::MAX);
     let last = requests.last().map_or(0, |it| it.seq);
     requests.retain(|it| filter.fits(it));
-    let query = fields.query_with("after", &last.to_string());
+    let query = fields.query_with("after", &position(&desk.admin.telemetry, last));
     html! {
         section #requests aria-labelledby="requests-title" {
             div.title-line {
@@ -140,7 +140,7 @@ fn tone(outcome: RequestOutcome) -> &'static str {
         RequestOutcome::Replayed | RequestOutcome::Waited => "pass",
         RequestOutcome::Refused => "warn",
         RequestOutcome::Unknown => "fail",
-        RequestOutcome::Passed | RequestOutcome::Disconnected => "soft",
+        RequestOutcome::Passed | RequestOutcome::LookedUp | RequestOutcome::Disconnected => "soft",
     }
 }
 
@@ -173,6 +173,7 @@ fn row(request: &RequestSummary) -> Markup {
 pub(super) async fn live(
     desk: Desk,
     Extension(streams): Extension<Streams>,
+    Extension(access): Extension<Arc<Access>>,
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<Response, Refusal> {
@@ -190,7 +191,9 @@ pub(super) async fn live(
     let rows = LiveRows {
         telemetry: desk.admin.telemetry.clone(),
         filter: Filter::of(&fields),
-        seq: seen.parse().unwrap_or(0),
+        seq: seen_seq(&desk.admin.telemetry, seen),
+        visitor: desk.visitor,
+        access,
         ticks,
         ends: Instant::now() + STREAM_LASTS,
         _permit: permit,
@@ -200,11 +203,25 @@ pub(super) async fn live(
     Ok(kept_alive.into_response())
 }
 
+/// What a page has seen: the process, and the sequence number in it.
+fn position(telemetry: &Telemetry, seq: u64) -> String {
+    format!("{:x}-{seq}", telemetry.recent().epoch())
+}
+
+/// The sequence number of a position; 0 if it is one of an earlier process.
+fn seen_seq(telemetry: &Telemetry, position: &str) -> u64 {
+    let (epoch, seq) = position.split_once('-').unwrap_or_default();
+    let is_own = u32::from_str_radix(epoch, 16) == Ok(telemetry.recent().epoch());
+    seq.parse().ok().filter(|_| is_own).unwrap_or(0)
+}
+
 /// The state of one stream.
 struct LiveRows {
     telemetry: Arc<Telemetry>,
     filter: Filter,
     seq: u64,
+    visitor: Visitor,
+    access: Arc<Access>,
     ticks: Interval,
     ends: Instant,
     _permit: OwnedSemaphorePermit,
@@ -214,19 +231,18 @@ impl LiveRows {
     async fn next(mut self) -> Option<(Result<Event, Infallible>, Self)> {
         loop {
             self.ticks.tick().await;
-            if Instant::now() >= self.ends {
+            if Instant::now() >= self.ends || !self.visitor.is_admitted(&self.access) {
                 return None;
             }
-            let requests = self.telemetry.recent().after(self.seq, ROWS_PER_TICK);
-            let Some(last) = requests.last() else {
-                continue;
-            };
-            self.seq = last.seq;
-            let shown = requests.iter().rev().filter(|it| self.filter.fits(it));
+            let recent = self.telemetry.recent();
+            let fits = |it: &RequestSummary| self.filter.fits(it);
+            let (requests, last) = recent.fitting(self.seq, ROWS_PER_TICK, fits);
+            self.seq = last;
+            let shown = requests.iter().rev();
             let rows: String = shown.map(|it| row(it).into_string()).collect();
             if !rows.is_empty() {
-                let event = Event::default().id(self.seq.to_string()).data(rows);
-                return Some((Ok(event), self));
+                let id = position(&self.telemetry, self.seq);
+                return Some((Ok(Event::default().id(id).data(rows)), self));
             }
         }
     }

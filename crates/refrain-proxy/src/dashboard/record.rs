@@ -2,20 +2,23 @@
 
 use std::fmt::Write as _;
 
-use axum::{extract::Path, response::Response};
-use http::StatusCode;
+use axum::{Extension, extract::Path, response::Response};
+use http::{StatusCode, Uri};
 use maud::{Markup, html};
 use refrain::{
     Outcome,
-    record::{Attempt, End, History, Hold, State},
+    record::{History, Hold, State},
     store::{Reading, StateName},
 };
 
 use super::{
     Desk, advice,
     frame::{self, Failed, Section, moment, notice, span},
+    once::Changes,
     resolve::{self, Entries},
     search::reason_text,
+    timeline::{timeline, waiters},
+    visit::Fields,
 };
 use crate::{
     admin::{
@@ -32,9 +35,27 @@ const BINARY_SHOWN: usize = 256;
 /// Most recent requests of a record that are shown.
 const REQUESTS_SHOWN: usize = 20;
 
-pub(super) async fn show(desk: Desk, Path(id): Path<String>) -> Result<Response, Failed> {
-    let reading = read(&desk.admin, parse_id(&id)?).await?;
-    let contents = contents(&desk, &reading, &Entries::default(), &html! {}).await;
+pub(super) async fn show(
+    desk: Desk,
+    Extension(changes): Extension<Changes>,
+    Path(id): Path<String>,
+    uri: Uri,
+) -> Result<Response, Failed> {
+    let id = parse_id(&id)?;
+    let settled = changes.shown(&Fields::of_query(&uri));
+    let contents = match (read(&desk.admin, id).await, settled) {
+        (Ok(reading), settled) => {
+            let message = settled.unwrap_or_default();
+            contents(&desk, &reading, &Entries::default(), &message).await
+        }
+        // The key is free again, or the store does not respond now; the record was settled.
+        (Err(_), Some(settled)) => html! {
+            p.crumbs { a href="/unknown" { "Unknown outcomes" } " › settled" }
+            h1 { "Record settled" }
+            (settled)
+        },
+        (Err(refusal), None) => return Err(refusal.into()),
+    };
     Ok(page(&desk, &contents, StatusCode::OK))
 }
 
@@ -52,7 +73,7 @@ pub(super) async fn contents(
 ) -> Markup {
     let history = reading.record.trace.read().unwrap_or_default();
     let past = Past::new(reading.now);
-    let receipt = receipt(&desk.admin, reading.id).await;
+    let receipt = receipt(&desk.admin, reading).await;
     html! {
         (heading(reading, &history))
         (message)
@@ -72,7 +93,7 @@ pub(super) async fn contents(
             }
             section aria-labelledby="timeline" {
                 h2 #timeline { "What happened" }
-                (timeline(reading, &history, &past))
+                (timeline(desk, reading, &history, &past))
             }
         }
         (advice::section(desk, reading, &history))
@@ -80,6 +101,7 @@ pub(super) async fn contents(
         @if reading.record.state.name() == StateName::Indeterminate {
             (resolve::form(desk, reading, &history, entries))
         }
+        (waiters(desk, reading))
         (requests(desk, reading))
     }
 }
@@ -150,53 +172,6 @@ pub(super) fn guarantee(guarantee: refrain::Guarantee) -> &'static str {
         refrain::Guarantee::AtMostOnce => "at-most-once",
         refrain::Guarantee::AtLeastOnce => "at-least-once",
         refrain::Guarantee::ExactlyOnce => "exactly-once",
-    }
-}
-
-fn timeline(reading: &Reading, history: &History, past: &Past) -> Markup {
-    let is_running = reading.record.state.name() == StateName::InFlight;
-    html! {
-        @if history.attempts.is_empty() {
-            p.soft { "This record was made by a release that kept no history." }
-        } @else {
-            ol.timeline {
-                @for attempt in &history.attempts { (attempt_steps(attempt, past)) }
-                @if is_running { li.info { span.what { "Still running" } } }
-            }
-        }
-    }
-}
-
-fn attempt_steps(attempt: &Attempt, past: &Past) -> Markup {
-    let trace_id = attempt.trace_id.map(u128::from_be_bytes);
-    html! {
-        li {
-            div.when { (moment(past, attempt.at)) }
-            span.what { "Attempt " (attempt.number) " started" }
-            div.soft {
-                @if !attempt.node.is_empty() { "by " code { (attempt.node) } ", " }
-                "fence " code { (attempt.fence) }
-            }
-            @if let Some(id) = trace_id { div.soft { "trace id " code { (format!("{id:032x}")) } } }
-        }
-        @for (at, end) in &attempt.ends {
-            @let (tone, text) = end_text(*end);
-            li class=(tone) {
-                div.when { (moment(past, *at)) }
-                span.what { (text) }
-            }
-        }
-    }
-}
-
-fn end_text(end: End) -> (&'static str, String) {
-    match end {
-        End::Completed => ("pass", "Completed: the outcome is stored".into()),
-        End::Unknown(reason) => ("fail", format!("Outcome unknown: {}", reason_text(reason))),
-        End::NoEffect => (
-            "info",
-            "Ended without effect: the key was free again".into(),
-        ),
     }
 }
 

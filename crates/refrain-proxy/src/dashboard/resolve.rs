@@ -1,6 +1,6 @@
 //! `POST /records/{id}/resolve`: settles an unknown outcome in three steps: form, confirmation, result.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use axum::{Extension, extract::Path, response::Response};
 use maud::{Markup, html};
@@ -8,24 +8,34 @@ use refrain::{
     RecordId,
     engine::Resolution,
     record::{History, State},
-    store::Reading,
+    store::{Reading, StateName},
 };
 
 use super::{
     Desk,
     frame::{self, Failed, notice, span},
+    once::{self, Changes},
     record,
-    visit::Fields,
+    visit::{Fields, see_other},
 };
 use crate::admin::{
-    access::Access,
+    Admin,
+    access::{Access, Role},
     records::{parse_id, read},
     refusal::Refusal,
     resolve::{As, Finding, apply, kept_for, prepare},
 };
 
-/// The fields of the form, which every step sends on.
-const FIELDS: [&str; 6] = ["as", "status", "content_type", "body", "reason", "by"];
+/// The fields of the form, which every step sends on. `fence` is that of the attempt that the form was made for.
+const FIELDS: [&str; 7] = [
+    "as",
+    "status",
+    "content_type",
+    "body",
+    "reason",
+    "by",
+    "fence",
+];
 
 /// What an operator has entered.
 #[derive(Debug, Clone)]
@@ -78,6 +88,7 @@ impl Entries {
             r#as,
             reason: self.get("reason").trim().to_owned(),
             by: self.filled("by"),
+            fence: self.filled("fence"),
             status: status.transpose()?,
             headers: headers.into_iter().collect::<BTreeMap<_, _>>(),
             body: body.map(str::to_owned),
@@ -90,52 +101,62 @@ impl Entries {
 
 pub(super) async fn resolve(
     desk: Desk,
-    Extension(access): Extension<std::sync::Arc<Access>>,
+    Extension(access): Extension<Arc<Access>>,
+    Extension(changes): Extension<Changes>,
     Extension(fields): Extension<Fields>,
     Path(id): Path<String>,
 ) -> Result<Response, Failed> {
-    if !desk.visitor.is_resolver() {
-        access.check_resolver(crate::admin::access::Role::Reader)?;
-    }
+    access.check_resolver(desk.visitor.role.unwrap_or(Role::Reader))?;
     let id = parse_id(&id)?;
     let entries = Entries::of(&fields);
+    if fields.get("step") == "settle" {
+        let settling = settle(desk.admin.clone(), id, entries.clone());
+        return match changes.make(&fields, settling).await {
+            Ok(change) => Ok(see_other(&once::address(
+                &format!("/records/{id}"),
+                &change,
+            ))),
+            Err(refusal) => {
+                let reading = read(&desk.admin, id).await?;
+                Ok(form_again(&desk, &reading, &entries, Some(&refusal)).await)
+            }
+        };
+    }
     let reading = read(&desk.admin, id).await?;
     if fields.get("step") == "edit" {
         return Ok(form_again(&desk, &reading, &entries, None).await);
     }
-    let checked = match entries.finding() {
-        Ok(finding) => check(&desk, &reading, finding).await,
-        Err(refusal) => Err(refusal),
-    };
-    let (finding, resolution) = match checked {
-        Ok(checked) => checked,
-        Err(refusal) => return Ok(form_again(&desk, &reading, &entries, Some(&refusal)).await),
-    };
-    if fields.get("step") != "settle" {
-        return Ok(confirmation(&desk, &reading, &entries, &resolution));
+    match check(&desk.admin, &reading, &entries).await {
+        Ok((_, resolution)) => Ok(confirmation(&desk, &reading, &entries, &resolution)),
+        Err(refusal) => Ok(form_again(&desk, &reading, &entries, Some(&refusal)).await),
     }
-    let next = Consequence::of(&desk, &reading, &resolution);
-    match apply(&desk.admin, id, resolution, &finding).await {
-        Ok(()) => Ok(done(&desk, id, &finding, &next).await),
-        Err(refusal) => {
-            let reading = read(&desk.admin, id).await?;
-            Ok(form_again(&desk, &reading, &entries, Some(&refusal)).await)
-        }
-    }
+}
+
+/// Settles the record; returns what was done.
+async fn settle(admin: Arc<Admin>, id: RecordId, entries: Entries) -> Result<Markup, Refusal> {
+    let reading = read(&admin, id).await?;
+    let (finding, resolution) = check(&admin, &reading, &entries).await?;
+    let next = Consequence::of(&admin, &reading, &resolution);
+    apply(&admin, id, resolution, &finding).await?;
+    Ok(done(&admin, id, &finding, &next))
 }
 
 /// Checks a finding as far as that is possible without a change.
 async fn check(
-    desk: &Desk,
+    admin: &Admin,
     reading: &Reading,
-    finding: Finding,
+    entries: &Entries,
 ) -> Result<(Finding, Resolution), Refusal> {
+    let finding = entries.finding()?;
     let State::Indeterminate { hold, .. } = &reading.record.state else {
         return Err(crate::admin::resolve::not_in_doubt(
             reading.record.state.name(),
         ));
     };
-    let resolution = prepare(&desk.admin, reading.id, &finding).await?;
+    if finding.fence != Some(hold.fence.to_string()) {
+        return Err(crate::admin::resolve::other_attempt());
+    }
+    let resolution = prepare(admin, reading.id, &finding).await?;
     let left = hold.settles.left(reading.now);
     match resolution == Resolution::NeverHappened && !left.is_zero() {
         true => Err(crate::admin::resolve::too_early(left)),
@@ -151,7 +172,11 @@ async fn form_again(
     refusal: Option<&Refusal>,
 ) -> Response {
     let message = html! {
-        @if let Some(refusal) = refusal {
+        @if reading.record.state.name() == StateName::Completed {
+            (notice("warn", "Already settled", &html! {
+                p { "The record is completed; its stored answer is below. Nothing was changed now." }
+            }))
+        } @else if let Some(refusal) = refusal {
             (notice("fail", "Not settled", &html! {
                 p { (frame::sentence(&refusal.error)) " " (frame::sentence(&refusal.fix)) }
                 p { "Nothing was changed. " a href="#settle" { "Your entries are kept below." } }
@@ -167,12 +192,12 @@ async fn form_again(
 struct Consequence(Markup);
 
 impl Consequence {
-    fn of(desk: &Desk, reading: &Reading, resolution: &Resolution) -> Self {
+    fn of(admin: &Admin, reading: &Reading, resolution: &Resolution) -> Self {
         let history = reading.record.trace.read().unwrap_or_default();
         Self(match resolution {
             Resolution::NeverHappened => never_happened(),
             Resolution::Completed { outcome, .. } => {
-                let kept = kept_for(&desk.admin, &history.operation);
+                let kept = kept_for(admin, &history.operation);
                 completed(Some((outcome.status(), outcome.body().len())), kept)
             }
         })
@@ -218,6 +243,7 @@ fn form_fields(desk: &Desk, reading: &Reading, history: &History, entries: &Entr
         form.stack method="post" action={ "/records/" (reading.id) "/resolve" } {
             (frame::form_token(&desk.visitor))
             input type="hidden" name="step" value="check";
+            @if let Some(fence) = reading.record.fence() { input type="hidden" name="fence" value=(fence); }
             fieldset {
                 legend { "What did you find out?" }
                 div.choice {
@@ -304,11 +330,12 @@ fn confirmation(
             @if let Some(by) = entries.filled("by") { dt { "By" } dd { (by) } }
         }
         (notice("warn", "What will happen", &html! {
-            p { (Consequence::of(desk, reading, resolution).0) }
+            p { (Consequence::of(&desk.admin, reading, resolution).0) }
             p { "This cannot be undone. Decision, reason and name are written to the audit log." }
         }))
         form method="post" action={ "/records/" (reading.id) "/resolve" } {
             (frame::form_token(&desk.visitor))
+            (once::field())
             @for name in FIELDS {
                 // A text area keeps line ends; a hidden field would be normalised.
                 @if name == "body" { textarea.unseen name="body" readonly tabindex="-1" aria-hidden="true" { "\n" (entries.get(name)) } }
@@ -337,37 +364,27 @@ fn answer_facts(resolution: &Resolution, entries: &Entries) -> Markup {
     }
 }
 
-/// The page after the change: what was done, and what was written to the audit log.
-async fn done(desk: &Desk, id: RecordId, finding: &Finding, next: &Consequence) -> Response {
+/// What was done, and what was written to the audit log.
+fn done(admin: &Admin, id: RecordId, finding: &Finding, next: &Consequence) -> Markup {
     let found = match finding.r#as {
         As::Completed => "it succeeded",
         As::NeverHappened => "it never happened",
     };
-    let message = notice(
+    notice(
         "pass",
         "Settled",
         &html! {
             p { "Record " code.id { (id) } " is settled as: " (found) ". " (next.0) }
-            (audited(desk, id, finding))
+            (audited(admin, id, finding))
             p { a.button href="/unknown" { "Next unknown outcome" } }
         },
-    );
-    let contents = match read(&desk.admin, id).await {
-        Ok(reading) => record::contents(desk, &reading, &Entries::default(), &message).await,
-        // Free again, or the store does not respond now; the record was settled.
-        Err(_) => html! {
-            p.crumbs { a href="/unknown" { "Unknown outcomes" } " › settled" }
-            h1 { "Record settled" }
-            (message)
-        },
-    };
-    record::page(desk, &contents, http::StatusCode::OK)
+    )
 }
 
-fn audited(desk: &Desk, id: RecordId, finding: &Finding) -> Markup {
-    let actor = crate::admin::resolve::action(&desk.admin, "", None).actor;
+fn audited(admin: &Admin, id: RecordId, finding: &Finding) -> Markup {
+    let actor = crate::admin::resolve::action(admin, "", None).actor;
     html! {
-        @if desk.admin.layer.engine().audit().is_some() {
+        @if admin.layer.engine().audit().is_some() {
             p {
                 "Written to the audit log: " code { "resolving" } " and " code { "resolved" }
                 " with this record, actor " code { (actor) }

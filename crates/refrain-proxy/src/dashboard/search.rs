@@ -7,6 +7,7 @@ use http::Uri;
 use maud::{Markup, html};
 use refrain::{
     Key, RecordId,
+    clock::{Clock as _, SystemClock, Timestamp},
     record::{KeyDigest, Reason, State},
     store::{self, Reading, StateName},
 };
@@ -17,7 +18,7 @@ use super::{
     visit::{Fields, see_other},
 };
 use crate::admin::{
-    records::{ListQuery, list_as, parse_id},
+    records::{ListQuery, list_as, parse_id, searched_percent},
     refusal::Refusal,
     view::Past,
 };
@@ -93,7 +94,7 @@ pub(super) async fn records(desk: Desk, uri: Uri) -> Result<Response, Failed> {
         };
     }
     let found = match query(&desk, &fields) {
-        Ok(query) => list_as(&desk.admin, query, Row::new).await,
+        Ok(query) => list(&desk, query).await,
         Err(refusal) => Err(refusal),
     };
     let results = match found {
@@ -101,6 +102,14 @@ pub(super) async fn records(desk: Desk, uri: Uri) -> Result<Response, Failed> {
         Err(refusal) => told(&refusal),
     };
     Ok(search_page(&desk, &fields, &results))
+}
+
+/// A page of records, and where the next one begins. One search runs at a time.
+async fn list(desk: &Desk, query: store::Query) -> Result<(Vec<Row>, Option<RecordId>), Refusal> {
+    let _permit = desk.admin.telemetry.metrics().scans().acquire().await?;
+    let (mut rows, next) = list_as(&desk.admin, query, Row::new).await?;
+    rows.sort_by_key(Row::age);
+    Ok((rows, next))
 }
 
 fn told(refusal: &Refusal) -> Markup {
@@ -122,10 +131,32 @@ fn query(desk: &Desk, fields: &Fields) -> Result<store::Query, Refusal> {
     };
     let key = fields.filled("key").map(Key::new).transpose()?;
     let secret = desk.admin.layer.engine().secret();
+    let query = wanted.parsed(secret)?;
+    let now = SystemClock.wall();
+    let age = |name| moment(fields, name).map(|at| at.map(|at| now.left(at)));
+    let (first, last) = (age("from")?, age("to")?);
     Ok(store::Query {
         key: key.map(|key| KeyDigest::derive(secret, &key)),
-        ..wanted.parsed(secret)?
+        newer_than: query.newer_than.into_iter().chain(first).min(),
+        older_than: query.older_than.into_iter().chain(last).max(),
+        ..query
     })
+}
+
+/// The time in a field that a browser fills, such as `2026-02-28T21:00`, in UTC.
+fn moment(fields: &Fields, name: &'static str) -> Result<Option<Timestamp>, Refusal> {
+    let Some(text) = fields.filled(name) else {
+        return Ok(None);
+    };
+    let seconds = if text.len() == "2026-02-28T21:00".len() {
+        ":00"
+    } else {
+        ""
+    };
+    let parsed = Timestamp::from_rfc3339(&format!("{text}{seconds}Z"));
+    let fix = "enter a date and a time in UTC, such as 2026-02-28T21:00";
+    let at = parsed.map_err(|_| Refusal::bad(format!("{name}: `{text}` is no time"), fix))?;
+    Ok(Some(at))
 }
 
 fn state(fields: &Fields) -> Option<StateName> {
@@ -180,6 +211,14 @@ fn form(desk: &Desk, fields: &Fields) -> Markup {
                 label for="newer_than" { "First seen less than … ago" }
                 input #newer_than name="newer_than" value=(value("newer_than")) placeholder="10m, 2h, 7d" autocomplete="off";
             }
+            div.field {
+                label for="from" { "First seen from " span.soft { "(UTC)" } }
+                input #from name="from" type="datetime-local" value=(value("from"));
+            }
+            div.field {
+                label for="to" { "First seen until " span.soft { "(UTC)" } }
+                input #to name="to" type="datetime-local" value=(value("to"));
+            }
             div.actions {
                 button type="submit" { "Search" }
                 a.button.quiet href="/records" { "Clear" }
@@ -191,30 +230,50 @@ fn form(desk: &Desk, fields: &Fields) -> Markup {
 fn results(fields: &Fields, rows: &[Row], next: Option<RecordId>) -> Markup {
     html! {
         section aria-labelledby="results" {
-            h2 #results { @if rows.is_empty() { "No records" } @else { "Results" } }
-            @if rows.is_empty() {
+            h2 #results { @if rows.is_empty() && next.is_none() { "No records" } @else { "Results" } }
+            @if next.is_some() || !fields.get("after").is_empty() {
+                p.soft { "On this page, the latest first; other pages may have later and earlier ones." }
+            }
+            @if rows.is_empty() && next.is_none() {
                 p.soft {
-                    @if next.is_some() { "None on this page; the search continues on the next one." }
-                    @else if fields.get("key").is_empty() { "No record matches." }
+                    @if fields.get("key").is_empty() { "No record matches." }
                     @else { "No record has this key: it was never used, or its record was released, erased or swept." }
                 }
-            } @else {
-                (table(rows, "Records, in the order of their ids"))
+            } @else if !rows.is_empty() {
+                (table(rows, "Records, the latest first"))
             }
-            (pages(fields, "/records", next))
+            (searched(rows.len(), PAGE, next))
+            (pages(fields, "/records", rows.len() < PAGE as usize, next))
+        }
+    }
+}
+
+/// What a page means that has room for more records, and is not the last one.
+fn searched(found: usize, page: u32, next: Option<RecordId>) -> Markup {
+    let is_partial = next.is_some() && found < page as usize;
+    html! {
+        @if is_partial {
+            (notice("info", "The search is not finished", &html! {
+                p {
+                    @match found { 0 => "No record was found so far.", 1 => "1 record was found so far.", _ => { (found) " records were found so far." } }
+                    " Searched so far: " (searched_percent(next)) " % of the store. Continue the search."
+                }
+            }))
         }
     }
 }
 
 /// Links to the first and to the next page.
-fn pages(fields: &Fields, address: &str, next: Option<RecordId>) -> Markup {
+fn pages(fields: &Fields, address: &str, is_partial: bool, next: Option<RecordId>) -> Markup {
     let is_first = fields.get("after").is_empty();
     html! {
         @if !is_first || next.is_some() {
             nav.pages aria-label="Pages of the list" {
                 @if !is_first { a.button.quiet href={ (address) "?" (fields.query_with("after", "")) } { "First page" } }
                 @if let Some(next) = next {
-                    a.button href={ (address) "?" (fields.query_with("after", &next.to_string())) } { "Next page" }
+                    a.button href={ (address) "?" (fields.query_with("after", &next.to_string())) } {
+                        @if is_partial { "Continue the search" } @else { "Next page" }
+                    }
                 }
             }
         }
@@ -275,8 +334,8 @@ pub(super) async fn unknown(desk: Desk, uri: Uri) -> Result<Response, Failed> {
         limit: UNKNOWN_PAGE,
         ..store::Query::default()
     };
-    let (mut rows, next) = list_as(&desk.admin, query, Row::new).await?;
-    rows.sort_by_key(|row| std::cmp::Reverse(row.age()));
+    let (mut rows, next) = list(&desk, query).await?;
+    rows.reverse();
     let is_all = next.is_none() && fields.get("after").is_empty();
     let contents = html! {
         h1 { "Unknown outcomes" }
@@ -296,7 +355,8 @@ pub(super) async fn unknown(desk: Desk, uri: Uri) -> Result<Response, Failed> {
             }
             (work_list(&rows))
         }
-        (pages(&fields, "/unknown", next))
+        (searched(rows.len(), UNKNOWN_PAGE, next))
+        (pages(&fields, "/unknown", rows.len() < UNKNOWN_PAGE as usize, next))
     };
     Ok(frame::page(
         &desk,
@@ -350,4 +410,25 @@ pub(super) fn reason_text(reason: Reason) -> String {
         _ => "the handler failed without saying whether it took effect",
     };
     format!("{} – {meaning}", reason.name())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_search_that_is_not_finished_says_so_and_goes_on() {
+        let fields = Fields::of_query(&"/records?operation=payments".parse().unwrap());
+        let next = RecordId([7; 16]);
+        let page = results(&fields, &[], Some(next)).into_string();
+        assert!(page.contains("The search is not finished"), "{page}");
+        assert!(
+            page.contains(&format!("operation=payments&amp;after={next}")),
+            "{page}"
+        );
+        assert!(!page.contains("No records"), "{page}");
+        let page = results(&fields, &[], None).into_string();
+        assert!(page.contains("No record matches"), "{page}");
+        assert!(!page.contains("not finished"), "{page}");
+    }
 }

@@ -17,13 +17,15 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use super::frame;
 use crate::admin::{
     REQUEST_BYTES_MAX,
-    access::{Access, Role},
+    access::{Access, Role, bearer},
     refusal::Refusal,
     sessions::random_id,
 };
 
 /// Largest form of a visitor who is not logged in.
 const LOGIN_BYTES_MAX: usize = 8 << 10;
+/// The stream of new requests.
+pub(super) const LIVE: &str = "/live";
 /// Longest value of a cookie that is looked at.
 const COOKIE_LEN_MAX: usize = 128;
 
@@ -42,17 +44,21 @@ pub(super) struct Visitor {
 
 impl Visitor {
     /// Recognises the visitor by the session cookie or, for programs, by the header `Authorization`.
-    async fn recognise(access: &Access, headers: &HeaderMap) -> Result<Self, Refusal> {
+    async fn recognise(access: &Access, uri: &Uri, headers: &HeaderMap) -> Result<Self, Refusal> {
         let session = cookie(headers, &session_cookie(access));
-        let role = match session.as_deref() {
+        let known = session.as_deref().and_then(|id| match uri.path() {
+            // An open page connects again by itself.
+            LIVE => access.sessions.role_unused(id),
+            _ => access.sessions.role(id),
+        });
+        let role = match known {
             _ if !access.needs_token() => Some(Role::Resolver),
-            _ if headers.contains_key(header::AUTHORIZATION) => {
-                Some(access.role_of_bearer(headers).await?)
-            }
-            Some(id) => access.sessions.role(id),
+            Some(role) => Some(role),
+            // Another scheme is for the proxy in front of the listener, such as its own log-in.
+            None if bearer(headers).is_some() => Some(access.role_of_bearer(headers).await?),
             None => None,
         };
-        let session = session.filter(|_| role.is_some() && access.needs_token());
+        let session = session.filter(|_| known.is_some() && access.needs_token());
         let (bound, is_new) = match (&session, cookie(headers, &form_cookie(access))) {
             (Some(session), _) => (session.clone(), false),
             (None, Some(known)) => (known, false),
@@ -70,6 +76,12 @@ impl Visitor {
     /// Whether the visitor may change anything.
     pub(super) fn is_resolver(&self) -> bool {
         self.role == Some(Role::Resolver)
+    }
+
+    /// Whether the visitor is still let in: its session has not ended.
+    pub(super) fn is_admitted(&self, access: &Access) -> bool {
+        let is_open = |id: &String| access.sessions.role_unused(id).is_some();
+        self.session.as_ref().is_none_or(is_open)
     }
 
     /// Whether the visitor can log out.
@@ -95,7 +107,7 @@ pub(super) async fn admit(
     next: Next,
 ) -> Response {
     let headers = request.headers();
-    let visitor = match Visitor::recognise(&access, headers).await {
+    let visitor = match Visitor::recognise(&access, request.uri(), headers).await {
         Ok(visitor) => visitor,
         Err(refusal) => return refusal.into_response(),
     };
@@ -120,7 +132,7 @@ pub(super) async fn greet(
     request: Request,
     next: Next,
 ) -> Response {
-    match Visitor::recognise(&access, request.headers()).await {
+    match Visitor::recognise(&access, request.uri(), request.headers()).await {
         Ok(visitor) => visitor.serve(request, next).await,
         Err(refusal) => refusal.into_response(),
     }
@@ -240,6 +252,9 @@ pub(super) async fn login(
         let fault = "The token is wrong. Use the value of REFRAIN_ADMIN_TOKEN of the proxy, or of REFRAIN_ADMIN_READER_TOKEN to read only.";
         return frame::login(&visitor, next, true, Some(fault));
     };
+    if let Some(replaced) = cookie(&headers, &session_cookie(&access)) {
+        access.sessions.end(&replaced);
+    }
     let id = access.sessions.begin(role);
     let cookie = set_cookie(&session_cookie(&access), &id, "Strict", &headers);
     with_cookie(see_other(next), &cookie)
@@ -293,7 +308,7 @@ fn cookie(headers: &HeaderMap, name: &str) -> Option<String> {
     (!value.is_empty() && value.len() <= COOKIE_LEN_MAX).then(|| value.to_owned())
 }
 
-fn accepts_html(headers: &HeaderMap) -> bool {
+pub(super) fn accepts_html(headers: &HeaderMap) -> bool {
     let mut accepted = headers.get_all(header::ACCEPT).iter();
     accepted.any(|it| it.to_str().is_ok_and(|it| it.contains("text/html")))
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::{Extension, extract::Path, response::Response};
-use http::StatusCode;
+use http::{StatusCode, Uri};
 use maud::{Markup, html};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use refrain::consume::DeadLetter;
@@ -11,7 +11,8 @@ use refrain::consume::DeadLetter;
 use super::{
     Desk,
     frame::{self, Failed, Section, badge, notice, readable, record_link, size, span},
-    visit::Fields,
+    once::{self, Changes},
+    visit::{Fields, see_other},
 };
 use crate::admin::{
     Admin, RedriveStatus, WorkerStatus,
@@ -111,9 +112,24 @@ fn known(number: Option<u64>) -> Markup {
     html! { @match number { Some(number) => span.number { (number) }, None => span.soft { "not known" } } }
 }
 
-pub(super) async fn show(desk: Desk, Path(name): Path<String>) -> Result<Response, Failed> {
-    let letters = letters_of(&desk.admin, &name, None).await?;
-    let contents = contents(&desk, &name, &letters, &Fields::default(), &html! {});
+pub(super) async fn show(
+    desk: Desk,
+    Extension(changes): Extension<Changes>,
+    Path(name): Path<String>,
+    uri: Uri,
+) -> Result<Response, Failed> {
+    let contents = match changes.shown(&Fields::of_query(&uri)) {
+        // Without the letters: a broker that is slow after a redrive must not hide its result.
+        Some(redriven) => html! {
+            (heading(&name))
+            (redriven)
+            p { a.button.quiet href=(address(&name)) { "List the dead letters" } }
+        },
+        None => {
+            let letters = letters_of(&desk.admin, &name, None).await?;
+            html! { (heading(&name)) (listed(&desk, &name, &letters)) }
+        }
+    };
     Ok(page(&desk, &contents, StatusCode::OK))
 }
 
@@ -121,22 +137,20 @@ fn page(desk: &Desk, contents: &Markup, status: StatusCode) -> Response {
     frame::page_with(desk, Section::Workers, "Dead letters", contents, status)
 }
 
-fn contents(
-    desk: &Desk,
-    name: &str,
-    (letters, are_all): &(Vec<DeadLetter>, bool),
-    entries: &Fields,
-    message: &Markup,
-) -> Markup {
+fn heading(name: &str) -> Markup {
     html! {
         p.crumbs { a href="/workers" { "Workers" } " › " (name) }
         h1 { "Dead letters of " (name) }
-        (message)
+    }
+}
+
+fn listed(desk: &Desk, name: &str, (letters, are_all): &(Vec<DeadLetter>, bool)) -> Markup {
+    html! {
         @if letters.is_empty() { p.soft { "There are none." } }
         @else {
             p.soft { (letters.len()) @if *are_all { " in all. " } @else { " shown; there are more. " } "Listing consumes none." }
             (table(letters))
-            (form(desk, name, entries))
+            (form(desk, name, &Fields::default()))
         }
     }
 }
@@ -181,6 +195,7 @@ fn form(desk: &Desk, name: &str, entries: &Fields) -> Markup {
             @if desk.visitor.is_resolver() {
                 form.stack method="post" action={ (address(name)) "/redrive" } {
                     (frame::form_token(&desk.visitor))
+                    (once::field())
                     p {
                         "The letters are published to their queue again and handled again. "
                         "Those whose effect has happened are removed instead."
@@ -213,28 +228,29 @@ fn form(desk: &Desk, name: &str, entries: &Fields) -> Markup {
 pub(super) async fn redrive(
     desk: Desk,
     Extension(access): Extension<Arc<Access>>,
+    Extension(changes): Extension<Changes>,
     Extension(fields): Extension<Fields>,
     Path(name): Path<String>,
 ) -> Result<Response, Failed> {
     access.check_resolver(desk.visitor.role.unwrap_or(Role::Reader))?;
-    let done = redriven(&desk, &name, &fields).await;
-    let letters = letters_of(&desk.admin, &name, None).await?;
-    let (message, status) = match &done {
-        Ok(redriven) => (told(redriven, &fields), StatusCode::OK),
-        Err(refusal) => {
-            let text = html! { p { (frame::sentence(&refusal.error)) " " (frame::sentence(&refusal.fix)) } };
-            (notice("fail", "Not redriven", &text), refusal.status)
-        }
+    let redriving = redriven(desk.admin.clone(), name.clone(), fields.clone());
+    let refusal = match changes.make(&fields, redriving).await {
+        Ok(change) => return Ok(see_other(&once::address(&address(&name), &change))),
+        Err(refusal) => refusal,
     };
-    let entries = match done {
-        Ok(_) => Fields::default(),
-        Err(_) => fields,
+    let text =
+        html! { p { (frame::sentence(&refusal.error)) " " (frame::sentence(&refusal.fix)) } };
+    let contents = html! {
+        (heading(&name))
+        (notice("fail", "Not redriven", &text))
+        (form(&desk, &name, &fields))
+        p { a.button.quiet href=(address(&name)) { "List the dead letters" } }
     };
-    let contents = contents(&desk, &name, &letters, &entries, &message);
-    Ok(page(&desk, &contents, status))
+    Ok(page(&desk, &contents, refusal.status))
 }
 
-async fn redriven(desk: &Desk, name: &str, fields: &Fields) -> Result<RedriveStatus, Refusal> {
+/// Redrives dead letters; returns what was done.
+async fn redriven(admin: Arc<Admin>, name: String, fields: Fields) -> Result<Markup, Refusal> {
     if fields.get("sure") != "yes" {
         let fix = "repair it first, then tick the box";
         return Err(Refusal::bad(
@@ -251,15 +267,15 @@ async fn redriven(desk: &Desk, name: &str, fields: &Fields) -> Result<RedriveSta
         by: fields.filled("by").map(str::to_owned),
         at_most,
     };
-    redrive_letters(&desk.admin, name, &asked).await
+    let redriven = redrive_letters(&admin, &name, &asked).await?;
+    Ok(told(&redriven, &asked.reason))
 }
 
-fn told(redriven: &RedriveStatus, fields: &Fields) -> Markup {
+fn told(redriven: &RedriveStatus, reason: &str) -> Markup {
     let title = match redriven.is_running {
         true => "The redrive runs",
         false => "Redriven",
     };
-    let reason = fields.get("reason").trim();
     notice(
         "pass",
         title,

@@ -4,6 +4,7 @@
 //! readers and a timer allow a few more at a time. While nobody reads, hardly any ordinary request is kept.
 
 use std::{
+    borrow::Cow,
     collections::VecDeque,
     sync::{
         Mutex, PoisonError,
@@ -15,6 +16,7 @@ use std::{
 use refrain::{
     clock::{Clock as _, SystemClock, Timestamp},
     http::{DecidedRequest, LOOKUP_PATH},
+    policy::KeysKept,
 };
 use serde::{Serialize, Serializer};
 
@@ -26,6 +28,8 @@ const KEPT_MAX: usize = 512;
 const PER_READ: u32 = 25;
 /// Ordinary requests that may be kept after each tick, while nobody reads.
 const PER_TICK: u32 = 5;
+/// Requests that waited and may be kept after each tick: many ordinary ones do not displace them.
+const WAITED_PER_TICK: u32 = 25;
 /// Refused and unknown requests that may be kept after each tick.
 const UNUSUAL_PER_TICK: u32 = 100;
 /// Longer paths are cut off.
@@ -44,7 +48,7 @@ pub struct RequestSummary {
     pub operation: Option<String>,
     /// The method.
     pub method: String,
-    /// The path, without the query.
+    /// The path, without the query and without keys. Of a request that matches no operation, the first segment.
     pub path: String,
     /// The result.
     pub outcome: RequestOutcome,
@@ -70,7 +74,7 @@ fn as_rfc3339<S: Serializer>(time: &Timestamp, serializer: S) -> Result<S::Ok, S
 
 impl RequestSummary {
     fn new(request: &DecidedRequest<'_>, outcome: RequestOutcome) -> Self {
-        let path = shown_path(request.target.path());
+        let path = shown_path(request);
         let trace_id = request.trace_id().map(u128::from_be_bytes);
         Self {
             seq: 0,
@@ -90,11 +94,28 @@ impl RequestSummary {
     }
 }
 
-/// The path, or the part of it before a key: the path of a look-up ends with one.
-fn shown_path(path: &str) -> &str {
-    match path.starts_with(LOOKUP_PATH) {
-        true => LOOKUP_PATH,
-        false => path,
+/// The path without what may be a secret. Of an operation, the segments that are named as a key are masked, unless its
+/// records keep keys readable. Of a request that the policy does not describe, only the first segment is known to be harmless.
+fn shown_path<'a>(request: &DecidedRequest<'a>) -> Cow<'a, str> {
+    let path = request.target.path();
+    match request.operation {
+        _ if path.starts_with(LOOKUP_PATH) => Cow::Borrowed(LOOKUP_PATH),
+        Some(operation) if operation.records_keys == KeysKept::Clear => Cow::Borrowed(path),
+        Some(operation) => operation.pattern.masked(path, is_key),
+        None => first_segment(path),
+    }
+}
+
+/// Whether a named segment holds a key, by its name: `key`, `idempotency_key`.
+fn is_key(name: &str) -> bool {
+    name.to_ascii_lowercase().ends_with("key")
+}
+
+fn first_segment(path: &str) -> Cow<'_, str> {
+    let segments = path.strip_prefix('/').unwrap_or(path);
+    match segments.split_once('/') {
+        Some((first, rest)) if !rest.is_empty() => Cow::Owned(format!("/{first}/…")),
+        _ => Cow::Borrowed(path),
     }
 }
 
@@ -107,8 +128,10 @@ fn micros(span: Duration) -> u64 {
 pub struct RecentRequests {
     kept: Mutex<Kept>,
     ordinary_left: AtomicU32,
+    waited_left: AtomicU32,
     unusual_left: AtomicU32,
     left_out: AtomicU64,
+    epoch: u32,
 }
 
 #[derive(Debug, Default)]
@@ -122,8 +145,10 @@ impl Default for RecentRequests {
         Self {
             kept: Mutex::default(),
             ordinary_left: AtomicU32::new(PER_READ),
+            waited_left: AtomicU32::new(WAITED_PER_TICK),
             unusual_left: AtomicU32::new(UNUSUAL_PER_TICK),
             left_out: AtomicU64::new(0),
+            epoch: rand::random(),
         }
     }
 }
@@ -133,7 +158,8 @@ impl RecentRequests {
     pub(super) fn offer(&self, request: &DecidedRequest<'_>) {
         let outcome = RequestOutcome::of(request);
         let left = match outcome {
-            RequestOutcome::Refused | RequestOutcome::Unknown => &self.unusual_left,
+            _ if is_unusual(outcome) => &self.unusual_left,
+            _ if request.waited => &self.waited_left,
             _ => &self.ordinary_left,
         };
         // A plain load first: on a busy proxy nothing is left most of the time.
@@ -164,10 +190,32 @@ impl RecentRequests {
     pub fn after(&self, seq: u64, limit: usize) -> Vec<RequestSummary> {
         self.ordinary_left.fetch_max(PER_READ, Relaxed);
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_new = |it: &&RequestSummary| it.seq > seq;
-        let mut found: Vec<_> = kept.requests.iter().rev().take_while(is_new).collect();
+        let mut found: Vec<_> = kept.after(seq).collect();
         found.truncate(limit);
         found.into_iter().rev().cloned().collect()
+    }
+
+    /// The requests after this sequence number that fit, oldest first, and the latest sequence number. If more than
+    /// `limit` fit, the refused and unknown ones come before the others, and late ones before early ones.
+    pub(crate) fn fitting(
+        &self,
+        seq: u64,
+        limit: usize,
+        fits: impl Fn(&RequestSummary) -> bool,
+    ) -> (Vec<RequestSummary>, u64) {
+        self.ordinary_left.fetch_max(PER_READ, Relaxed);
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found: Vec<_> = kept.after(seq).filter(|it| fits(it)).collect();
+        // The sort is stable: each part stays in its order.
+        found.sort_by_key(|it| !is_unusual(it.outcome));
+        found.truncate(limit);
+        found.sort_by_key(|it| it.seq);
+        (found.into_iter().cloned().collect(), kept.last_seq)
+    }
+
+    /// A number that differs in each process: sequence numbers of another process mean nothing here.
+    pub(crate) fn epoch(&self) -> u32 {
+        self.epoch
     }
 
     /// Number of requests that were counted in the metrics only.
@@ -179,6 +227,84 @@ impl RecentRequests {
     /// Allows a few requests to be kept while nobody reads.
     pub(super) fn allow_some(&self) {
         self.ordinary_left.fetch_max(PER_TICK, Relaxed);
+        self.waited_left.fetch_max(WAITED_PER_TICK, Relaxed);
         self.unusual_left.fetch_max(UNUSUAL_PER_TICK, Relaxed);
+    }
+}
+
+/// Whether an operator looks for requests with this result first.
+fn is_unusual(outcome: RequestOutcome) -> bool {
+    matches!(outcome, RequestOutcome::Refused | RequestOutcome::Unknown)
+}
+
+impl Kept {
+    /// The requests after this sequence number, latest first; all if it is one of another process.
+    fn after(&self, seq: u64) -> impl Iterator<Item = &RequestSummary> {
+        let seq = if seq > self.last_seq { 0 } else { seq };
+        let is_new = move |it: &&RequestSummary| it.seq > seq;
+        self.requests.iter().rev().take_while(is_new)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn summary(outcome: RequestOutcome) -> RequestSummary {
+        RequestSummary {
+            seq: 0,
+            time: Timestamp(0),
+            operation: None,
+            method: "POST".into(),
+            path: "/".into(),
+            outcome,
+            code: None,
+            status: None,
+            record: None,
+            trace_id: None,
+            total_us: 0,
+            upstream_us: None,
+            waited: false,
+        }
+    }
+
+    #[test]
+    fn many_ordinary_requests_do_not_displace_the_unusual_ones() {
+        let recent = RecentRequests::default();
+        recent.push(summary(RequestOutcome::Unknown));
+        recent.push(summary(RequestOutcome::Refused));
+        for _ in 0..100 {
+            recent.push(summary(RequestOutcome::Executed));
+        }
+        let (all, last) = recent.fitting(0, 25, |_| true);
+        let seqs: Vec<_> = all.iter().map(|it| it.seq).collect();
+        let expected: Vec<_> = [1, 2].into_iter().chain(80..=102).collect();
+        assert_eq!((seqs, last), (expected, 102));
+        // A filter comes before the limit.
+        let refused = |it: &RequestSummary| it.outcome == RequestOutcome::Refused;
+        let (found, last) = recent.fitting(0, 25, refused);
+        assert_eq!((found.len(), found[0].seq, last), (1, 2, 102));
+        assert_eq!(recent.fitting(102, 25, |_| true).0.len(), 0);
+    }
+
+    #[test]
+    fn the_path_of_an_unknown_request_is_cut_after_its_first_segment() {
+        for (path, expected) in [
+            ("/", "/"),
+            ("/files", "/files"),
+            ("/files/", "/files/"),
+            ("/reset/4711-secret", "/reset/…"),
+            ("*", "*"),
+        ] {
+            assert_eq!(first_segment(path), expected);
+        }
+    }
+
+    #[test]
+    fn a_number_of_an_earlier_process_shows_what_there_is() {
+        let recent = RecentRequests::default();
+        recent.push(summary(RequestOutcome::Executed));
+        assert_eq!(recent.after(1, 10).len(), 0);
+        assert_eq!(recent.after(7_000, 10).len(), 1);
     }
 }

@@ -135,24 +135,7 @@ impl Tracer {
         let Some(context) = request.trace else {
             return;
         };
-        let end = wall_time();
-        let outcome = RequestOutcome::of(request);
-        let record = request.record().and_then(|id| id.parse().ok());
-        self.queue.push(Span {
-            context,
-            kind: SpanKind::Server,
-            start: end.saturating_sub(request.took),
-            end,
-            method: request.method.clone(),
-            operation: request.operation.map(|it| it.name.clone()),
-            outcome: Some(outcome),
-            code: (outcome == RequestOutcome::Refused).then(|| request.decision.label()),
-            status: request.response.map(|(status, _)| status),
-            error: None,
-            record,
-            executes: request.served.is_some(),
-            link: None,
-        });
+        self.queue.push(|| server_span(context, request));
     }
 
     /// Starts the span of a call of the upstream, whose head then has its `traceparent`; `None` if the request has no span.
@@ -206,7 +189,7 @@ impl ClientSpan {
 
     fn end(&mut self, status: Option<StatusCode>, error: Option<&'static str>) {
         self.is_over = true;
-        self.queue.push(Span {
+        self.queue.push(|| Span {
             context: self.context,
             kind: SpanKind::Client,
             start: self.start,
@@ -229,6 +212,30 @@ impl Drop for ClientSpan {
         if !self.is_over {
             self.end(None, Some("cancelled"));
         }
+    }
+}
+
+/// The span of a request that has its response.
+fn server_span(context: TraceContext, request: &DecidedRequest<'_>) -> Span {
+    // The clock is read before the elapsed time: a pause between the two makes the span begin too early, never after
+    // the call of the upstream that it contains.
+    let end = wall_time();
+    let start = end.saturating_sub(request.since.elapsed());
+    let outcome = RequestOutcome::of(request);
+    Span {
+        context,
+        kind: SpanKind::Server,
+        start,
+        end,
+        method: request.method.clone(),
+        operation: request.operation.map(|it| it.name.clone()),
+        outcome: Some(outcome),
+        code: (outcome == RequestOutcome::Refused).then(|| request.decision.label()),
+        status: request.response.map(|(status, _)| status),
+        error: None,
+        record: request.record().and_then(|id| id.parse().ok()),
+        executes: request.served.is_some(),
+        link: None,
     }
 }
 

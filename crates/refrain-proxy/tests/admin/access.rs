@@ -116,6 +116,55 @@ async fn a_page_of_another_site_cannot_write() {
 }
 
 #[tokio::test]
+async fn a_proxy_on_the_same_machine_serves_the_listener_under_its_name() {
+    let mut setup = stage::Setup::new();
+    setup.hosts = vec!["refrain.internal".into()];
+    let said = setup.open().await.close().await.unwrap_err().to_string();
+    assert!(said.contains("needs a token"), "{said}");
+    let mut setup = stage::Setup::new();
+    setup.hosts = vec!["refrain.internal".into()];
+    setup.token = Some("open sesame".into());
+    let stage = setup.open().await;
+    for (host, expected) in [
+        ("refrain.internal", 200),
+        ("Refrain.Internal:443", 200),
+        ("127.0.0.1", 200),
+        ("evil.internal", 403),
+    ] {
+        let answer = stage
+            .ask_with(Method::GET, "/livez", &[("host", host)], "")
+            .await;
+        assert_eq!(answer.status, expected, "{host}");
+    }
+}
+
+#[tokio::test]
+async fn a_page_of_another_site_can_only_link_here() {
+    let stage = stage::open().await;
+    let site = |site| ("sec-fetch-site", site);
+    let mode = |mode| ("sec-fetch-mode", mode);
+    let dest = |dest| ("sec-fetch-dest", dest);
+    let cases: [(&[(&str, &str)], u16); 7] = [
+        (&[], 200),
+        (&[site("same-origin"), mode("no-cors"), dest("image")], 200),
+        (&[site("none"), mode("navigate"), dest("document")], 200),
+        (
+            &[site("cross-site"), mode("navigate"), dest("document")],
+            200,
+        ),
+        (&[site("cross-site"), mode("navigate"), dest("iframe")], 403),
+        (&[site("cross-site"), mode("no-cors"), dest("image")], 403),
+        (&[site("same-site"), mode("cors"), dest("empty")], 403),
+    ];
+    for (headers, expected) in cases {
+        for path in ["/records?key=order-7", "/api/records", "/metrics"] {
+            let answer = stage.ask_with(Method::GET, path, headers, "").await;
+            assert_eq!(answer.status, expected, "{path} {headers:?}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn unknown_paths_and_methods_are_rejected_with_a_fix() {
     let stage = stage::open().await;
     let cases = [

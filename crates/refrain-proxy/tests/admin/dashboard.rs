@@ -8,6 +8,8 @@ use http::Method;
 
 use crate::stage::{self, AdminResponse, READER_TOKEN, Stage};
 
+mod records;
+
 const TOKEN: &str = "open sesame";
 const FORM: (&str, &str) = ("content-type", "application/x-www-form-urlencoded");
 const BROWSER: (&str, &str) = ("accept", "text/html,application/xhtml+xml");
@@ -22,6 +24,12 @@ fn cookies(answer: &AdminResponse) -> String {
 /// The token of the forms of a page.
 fn form_token(page: &str) -> &str {
     let (_, rest) = page.split_once("name=\"form_token\" value=\"").unwrap();
+    rest.split_once('"').unwrap().0
+}
+
+/// The fence that the form of a record was made for.
+fn fence(page: &str) -> &str {
+    let (_, rest) = page.split_once("name=\"fence\" value=\"").unwrap();
     rest.split_once('"').unwrap().0
 }
 
@@ -61,6 +69,20 @@ async fn refused(stage: &Stage, reason: &str) -> u64 {
     lines
         .find_map(|line| line.strip_prefix(&name)?.parse().ok())
         .unwrap()
+}
+
+/// Sends a form, and opens the page that shows its result.
+async fn post_and_follow(stage: &Stage, path: &str, cookie: &str, body: &str) -> AdminResponse {
+    let answer = post(stage, path, cookie, body).await;
+    assert_eq!(answer.status, 303, "{}", answer.text);
+    let page = answer.headers["location"].to_str().unwrap();
+    get(stage, page, cookie).await
+}
+
+/// The id of a form that is sent once.
+fn once(page: &str) -> &str {
+    let (_, rest) = page.split_once("name=\"once\" value=\"").unwrap();
+    rest.split_once('"').unwrap().0
 }
 
 fn settlement(token: &str, step: &str, rest: &str) -> String {
@@ -135,6 +157,72 @@ async fn a_token_opens_a_session_that_ends_with_log_out() {
         303,
         "the session has ended"
     );
+}
+
+#[tokio::test]
+async fn a_session_counts_beside_the_credentials_of_a_proxy() {
+    let stage = stage::open_at("127.0.0.1:0", Some(TOKEN)).await;
+    let session = log_in(&stage, TOKEN).await;
+    let cases = [
+        ("Basic YW5uYTpzZWNyZXQ=", session.as_str(), 200),
+        ("Bearer of-another-service", session.as_str(), 200),
+        ("Basic YW5uYTpzZWNyZXQ=", "", 303),
+        ("Bearer open sesame", "", 200),
+        ("Bearer of-another-service", "", 401),
+    ];
+    for (credentials, cookie, expected) in cases {
+        let headers = [BROWSER, ("cookie", cookie), ("authorization", credentials)];
+        let answer = stage.ask_with(Method::GET, "/unknown", &headers, "").await;
+        assert_eq!(answer.status, expected, "{credentials} {cookie}");
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_ends_takes_its_live_stream_with_it() {
+    use http_body_util::BodyExt as _;
+    let stage = stage::open_at("127.0.0.1:0", Some(TOKEN)).await;
+    let session = log_in(&stage, TOKEN).await;
+    let headers = [("cookie", session.as_str())];
+    let live = stage.send(Method::GET, "/live", &headers, "").await;
+    assert_eq!(live.status(), 200);
+    let page = get(&stage, "/", &session).await;
+    let body = format!("form_token={}", form_token(&page.text));
+    post(&stage, "/logout", &session, &body).await;
+    let ended = tokio::time::timeout(Duration::from_secs(60), live.into_body().collect()).await;
+    assert!(ended.is_ok(), "the stream goes on after the log-out");
+}
+
+#[tokio::test]
+async fn logging_in_again_ends_the_session_that_it_replaces() {
+    let stage = stage::open_at("127.0.0.1:0", Some(TOKEN)).await;
+    let first = log_in(&stage, READER_TOKEN).await;
+    let page = get(&stage, "/", &first).await;
+    let body = format!("token={TOKEN}&form_token={}", form_token(&page.text));
+    let answer = post(&stage, "/login", &first, &body).await;
+    assert_eq!(answer.status, 303, "{}", answer.text);
+    assert_eq!(
+        get(&stage, "/unknown", &first).await.status,
+        303,
+        "it goes on"
+    );
+    assert_eq!(get(&stage, "/unknown", &cookies(&answer)).await.status, 200);
+}
+
+#[tokio::test]
+async fn the_live_stream_begins_again_after_a_restart() {
+    use http_body_util::BodyExt as _;
+    let stage = stage::open().await;
+    stage.pay(Some("order-7"), "Bearer ann", "1").await;
+    // The position of an earlier process, with a higher and with a lower number.
+    for seen in ["7-9999", "0-0", "", "1", "x"] {
+        let headers = [("last-event-id", seen)];
+        let live = stage.send(Method::GET, "/live", &headers, "").await;
+        let mut body = live.into_body();
+        let frame = tokio::time::timeout(Duration::from_secs(60), body.frame()).await;
+        let frame = frame.expect("a row").unwrap().unwrap().into_data().unwrap();
+        let text = String::from_utf8(frame.to_vec()).unwrap();
+        assert!(text.contains("/v1/payments"), "{seen}: {text}");
+    }
 }
 
 #[tokio::test]
@@ -226,7 +314,10 @@ async fn a_form_counts_only_with_the_token_of_its_page() {
         };
         let shown = get(&stage, &page, &own).await;
         let foreign = get(&stage, &page, &other).await;
-        let said = "as=completed&status=200&reason=because";
+        let said = &format!(
+            "as=completed&status=200&reason=because&fence={}",
+            fence(&shown.text)
+        );
         for forged in ["", "0", form_token(&foreign.text)] {
             let answer = post(&stage, &path, &own, &settlement(forged, "settle", said)).await;
             assert_eq!(answer.status, 403, "{forged}");
@@ -276,7 +367,7 @@ async fn a_form_counts_only_with_the_token_of_its_page() {
             refrain::store::StateName::Indeterminate,
             "something was changed"
         );
-        let answer = post(&stage, &path, &own, &body).await;
+        let answer = post_and_follow(&stage, &path, &own, &body).await;
         assert_eq!(answer.status, 200, "{}", answer.text);
         assert!(
             answer.text.contains("is settled as: it succeeded"),
@@ -284,102 +375,6 @@ async fn a_form_counts_only_with_the_token_of_its_page() {
             answer.text
         );
     }
-}
-
-#[tokio::test]
-async fn a_wrong_entry_is_explained_and_the_others_stay() {
-    let stage = stage::open().await;
-    let record = stage.doubt("order-7").await.to_string();
-    let (path, page) = (
-        format!("/records/{record}/resolve"),
-        format!("/records/{record}"),
-    );
-    let shown = get(&stage, &page, "").await;
-    let (cookie, token) = (cookies(&shown), form_token(&shown.text).to_owned());
-    let cases = [
-        ("reason=seen%20it&body=kept", 400, "Nothing is chosen"),
-        (
-            "as=completed&reason=seen%20it&body=kept",
-            400,
-            "Status: missing",
-        ),
-        (
-            "as=completed&status=99&reason=seen%20it&body=kept",
-            400,
-            "not between 200 and 599",
-        ),
-        (
-            "as=completed&status=abc&reason=seen%20it&body=kept",
-            400,
-            "is not a number",
-        ),
-        (
-            "as=completed&status=200&reason=%20&body=kept",
-            400,
-            "reason: it is empty",
-        ),
-        (
-            "as=never-happened&reason=seen%20it&body=kept",
-            400,
-            "takes no status",
-        ),
-        (
-            "as=never-happened&reason=seen%20it&content_type=a/b",
-            409,
-            "retry in 90 s",
-        ),
-    ];
-    for (entries, status, said) in cases {
-        for step in ["check", "settle"] {
-            let answer = post(&stage, &path, &cookie, &settlement(&token, step, entries)).await;
-            let text = answer.text.to_lowercase();
-            assert_eq!(answer.status, status, "{entries}");
-            assert!(
-                text.contains(&said.to_lowercase()),
-                "no {said} for {entries}"
-            );
-            assert!(text.contains("nothing was changed"), "{entries}");
-            if entries.contains("body=kept") {
-                assert!(text.contains("kept</textarea>"), "{entries} lost the body");
-            }
-        }
-    }
-    stage.clock.advance(Duration::from_secs(90));
-    let entries = "as=never-happened&reason=not%20in%20the%20ledger&by=anna";
-    let asked = post(
-        &stage,
-        &path,
-        &cookie,
-        &settlement(&token, "check", entries),
-    )
-    .await;
-    assert!(
-        asked.text.contains("executes the operation"),
-        "{}",
-        asked.text
-    );
-    let edit = post(&stage, &path, &cookie, &settlement(&token, "edit", entries)).await;
-    assert!(edit.text.contains("value=\"anna\""), "{}", edit.text);
-    let done = post(
-        &stage,
-        &path,
-        &cookie,
-        &settlement(&token, "settle", entries),
-    )
-    .await;
-    assert!(
-        done.text.contains("is settled as: it never happened"),
-        "{}",
-        done.text
-    );
-    let again = post(
-        &stage,
-        &path,
-        &cookie,
-        &settlement(&token, "settle", entries),
-    )
-    .await;
-    assert_eq!(again.status, 404, "the record is gone");
 }
 
 #[tokio::test]
@@ -396,7 +391,7 @@ async fn every_page_forbids_what_it_does_not_need() {
         let answer = get(&stage, path, "").await;
         if path == "/nothing/here" {
             assert_eq!(answer.status, 404);
-            continue;
+            assert!(answer.text.contains("No such route: /nothing/here"));
         }
         let policy = answer.headers["content-security-policy"].to_str().unwrap();
         for part in [
@@ -412,6 +407,24 @@ async fn every_page_forbids_what_it_does_not_need() {
         assert_eq!(answer.headers["referrer-policy"], "same-origin");
         assert_eq!(answer.headers["cache-control"], "no-store");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_that_takes_too_long_says_so_as_a_page() {
+    let mut setup = stage::Setup::new();
+    setup.workers = Some(std::sync::Arc::new(crate::workers::Silent));
+    let stage = setup.open().await;
+    let page = get(&stage, "/workers", "").await;
+    assert_eq!(page.status, 503);
+    assert!(page.text.starts_with("<!DOCTYPE html>"), "{}", page.text);
+    assert!(
+        page.text.contains("no response within 30 s"),
+        "{}",
+        page.text
+    );
+    assert!(page.headers.contains_key("content-security-policy"));
+    let program = stage.get("/api/workers").await;
+    assert!(program.json["fix"].is_string(), "{}", program.text);
 }
 
 #[tokio::test(start_paused = true)]
@@ -440,50 +453,4 @@ async fn guessing_a_token_becomes_slow_and_locks_nobody_out() {
         start.elapsed() < Duration::from_secs(1),
         "the right token does not wait"
     );
-}
-
-#[tokio::test]
-async fn records_are_found_by_what_an_operator_knows() {
-    let stage = stage::open().await;
-    let doubted = stage.doubt("order-7").await.to_string();
-    let done = stage.complete("order-8", b"charged").await.to_string();
-    let cases = [
-        ("/records?key=order-7", Some(&doubted), Some(&done)),
-        ("/records?key=order-9", None, Some(&done)),
-        ("/records?state=completed", Some(&done), Some(&doubted)),
-        (
-            "/records?state=&operation=&older_than=1h",
-            None,
-            Some(&done),
-        ),
-        ("/unknown", Some(&doubted), Some(&done)),
-    ];
-    for (path, shown, hidden) in cases {
-        let page = get(&stage, path, "").await;
-        assert_eq!(page.status, 200, "{path}");
-        let has = |id: &String| page.text.contains(&format!("/records/{id}"));
-        assert!(shown.is_none_or(has), "{path} does not show {shown:?}");
-        assert!(!hidden.is_some_and(has), "{path} shows {hidden:?}");
-    }
-    let found = get(&stage, &format!("/records?id={done}"), "").await;
-    assert_eq!(found.headers["location"], format!("/records/{done}"));
-    for path in [
-        "/records?id=7",
-        "/records?older_than=soon",
-        "/records?after=x",
-        "/records?key=%20%01",
-    ] {
-        let page = get(&stage, path, "").await;
-        assert_eq!(page.status, 200, "{path}");
-        assert!(page.text.contains("notice fail"), "{path} is not explained");
-    }
-    let page = get(&stage, &format!("/records/{done}"), "").await;
-    for part in [
-        "charged",
-        "text/plain",
-        "acknowledged, and not handled again",
-        "Completed: the outcome is stored",
-    ] {
-        assert!(page.text.contains(part), "no {part}");
-    }
 }

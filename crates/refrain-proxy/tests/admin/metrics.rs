@@ -61,6 +61,23 @@ async fn limits_and_readiness_are_exported() {
 }
 
 #[tokio::test]
+async fn look_ups_are_not_counted_as_requests_that_passed() {
+    let mut operation = refrain::Operation::new("POST /v1/payments").unwrap();
+    operation.lookup = true;
+    let mut setup = stage::Setup::new();
+    setup.policy = refrain::Policy::new(vec![operation]).unwrap();
+    let stage = setup.open().await;
+    drop(stage.pay(Some("order-7"), "Bearer anna", "10").await);
+    let found = stage.look_up("order-7", "Bearer anna").await;
+    assert_eq!(found.status(), 200);
+    let requests = &stage.get("/api/overview").await.json["requests"];
+    assert_eq!(requests["looked-up"], 1, "{requests}");
+    assert_eq!(requests["passed"], 0, "{requests}");
+    let recent = stage.get("/api/requests").await.json;
+    assert_eq!(recent["requests"][1]["outcome"], "looked-up", "{recent}");
+}
+
+#[tokio::test]
 async fn the_overview_counts_by_operation() {
     let stage = stage::open().await;
     for key in ["order-7", "order-7", "order-8"] {

@@ -3,10 +3,14 @@
 use std::time::Duration;
 
 use http::Method;
-use refrain::{Intent, Key, Scope, Verdict};
+use refrain::{
+    Guarantee, Intent, Key, Operation, Policy, RecordId, Scope, Verdict,
+    policy::Address,
+    receipts::{Receipt, Receipts},
+};
 use serde_json::{Value, json};
 
-use crate::stage::{self, Stage};
+use crate::stage::{self, Setup, Stage};
 
 const SETTLE_AFTER: Duration = Duration::from_secs(90);
 
@@ -282,5 +286,59 @@ async fn a_record_is_found_by_its_request() {
             .await;
         assert_eq!(answer.status, 400, "{sought} {}", answer.text);
         assert!(answer.json["fix"].is_string(), "{sought}");
+    }
+}
+
+/// Receipts that are never found, in a database that responds or that does not.
+#[derive(Debug)]
+struct NoReceipts {
+    responds: bool,
+}
+
+impl Receipts for NoReceipts {
+    async fn find(&self, _: RecordId) -> refrain::Result<Option<Receipt>> {
+        match self.responds {
+            true => Ok(None),
+            false => std::future::pending().await,
+        }
+    }
+
+    async fn seen(&self, records: &[RecordId]) -> refrain::Result<Vec<bool>> {
+        Ok(vec![false; records.len()])
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_receipts_database_that_does_not_respond_hides_no_record() {
+    let of = |name: &str, receipts: &str| {
+        let mut operation = Operation::new(name).unwrap();
+        operation.terms.guarantee = Guarantee::ExactlyOnce;
+        operation.receipts = Some(Address::new(receipts));
+        operation
+    };
+    let operations = [
+        of("POST /v1/payments", "postgres://broken/app"),
+        of("POST /v1/refunds", "postgres://healthy/app"),
+    ];
+    let mut setup = Setup::new();
+    setup.policy = Policy::new(operations.into()).unwrap();
+    setup.adapt = |layer| {
+        layer
+            .with_receipts("postgres://healthy/app", NoReceipts { responds: true })
+            .with_receipts("postgres://broken/app", NoReceipts { responds: false })
+    };
+    let stage = setup.open().await;
+    for (operation, shown) in [
+        ("POST /v1/payments", "the receipts database did not respond"),
+        ("POST /v1/refunds", "none"),
+    ] {
+        let key = operation.rsplit('/').next().unwrap();
+        stage.doubt_of(operation, key).await;
+        let id = stage.id(key);
+        let record = stage.get(&format!("/api/records/{id}")).await;
+        let receipt = record.json["receipt"].as_str().unwrap_or_default();
+        assert!(receipt.ends_with(shown), "{operation}: {}", record.text);
+        let page = stage.get(&format!("/records/{id}")).await;
+        assert_eq!(page.status, 200, "{operation}");
     }
 }

@@ -1,6 +1,9 @@
 //! The API about workers: an operator who redrives twice, mistypes a name or asks a broker that is away must be told so.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, Ordering::Relaxed},
+};
 
 use http::Method;
 use refrain::{
@@ -14,8 +17,13 @@ use serde_json::{Value, json};
 use crate::stage::{self, Stage};
 
 /// Workers with scripted responses, by their names.
-#[derive(Debug)]
-struct Scripted;
+#[derive(Debug, Default)]
+struct Scripted {
+    /// Redrives that were ordered.
+    redrives: AtomicU32,
+    /// How often dead letters were listed.
+    listings: AtomicU32,
+}
 
 impl Workers for Scripted {
     fn troubles(&self) -> Vec<String> {
@@ -38,6 +46,7 @@ impl Workers for Scripted {
         worker: &'a str,
         at_most: u32,
     ) -> WorkersFuture<'a, Option<Result<Vec<DeadLetter>>>> {
+        self.listings.fetch_add(1, Relaxed);
         let letter = DeadLetter::of(&Message::new("secret"), None);
         let letters = match worker {
             "billing" => Some(Ok(vec![letter; 5.min(at_most as usize)])),
@@ -53,6 +62,7 @@ impl Workers for Scripted {
         at_most: u32,
         _: OperatorAction<'a>,
     ) -> WorkersFuture<'a, Option<Result<RedriveStatus>>> {
+        self.redrives.fetch_add(1, Relaxed);
         let sent = RedriveStatus {
             sent: at_most.into(),
             ..RedriveStatus::default()
@@ -72,12 +82,39 @@ impl Workers for Scripted {
     }
 }
 
+/// Workers whose broker never responds.
+#[derive(Debug)]
+pub(crate) struct Silent;
+
+impl Workers for Silent {
+    fn list(&self) -> WorkersFuture<'_, Vec<WorkerStatus>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn dead_letters<'a>(
+        &'a self,
+        _: &'a str,
+        _: u32,
+    ) -> WorkersFuture<'a, Option<Result<Vec<DeadLetter>>>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn redrive<'a>(
+        &'a self,
+        _: &'a str,
+        _: u32,
+        _: OperatorAction<'a>,
+    ) -> WorkersFuture<'a, Option<Result<RedriveStatus>>> {
+        Box::pin(std::future::pending())
+    }
+}
+
 fn gone() -> Error {
     Error::new(ErrorKind::Unavailable, "the broker has gone away")
 }
 
 async fn open() -> Stage {
-    stage::open_with_workers(Arc::new(Scripted)).await
+    stage::open_with_workers(Arc::new(Scripted::default())).await
 }
 
 #[tokio::test]
@@ -175,4 +212,54 @@ async fn a_process_without_workers_has_none() {
     assert_eq!(stage.get("/api/workers").await.json["workers"], json!([]));
     let letters = stage.get("/api/workers/billing/dead-letters").await;
     assert_eq!(letters.status, 404);
+}
+
+#[tokio::test]
+async fn a_form_that_is_sent_again_redrives_nothing_more() {
+    let workers = Arc::new(Scripted::default());
+    let stage = stage::open_with_workers(workers.clone()).await;
+    let page = stage.get("/workers/billing").await;
+    let field = |name: &str| {
+        let (_, rest) = page
+            .text
+            .split_once(&format!("name=\"{name}\" value=\""))
+            .unwrap();
+        rest.split_once('"').unwrap().0
+    };
+    let set = page.headers["set-cookie"].to_str().unwrap();
+    let headers = [
+        ("cookie", set.split(';').next().unwrap()),
+        ("content-type", "application/x-www-form-urlencoded"),
+    ];
+    let form = format!(
+        "form_token={}&once={}&sure=yes&at_most=7&reason=fixed",
+        field("form_token"),
+        field("once")
+    );
+    let path = "/workers/billing/redrive";
+    let listed = workers.listings.load(Relaxed);
+    for _ in 0..2 {
+        let answer = stage.ask_with(Method::POST, path, &headers, &form).await;
+        assert_eq!(answer.status, 303, "{}", answer.text);
+        let result = stage
+            .get(answer.headers["location"].to_str().unwrap())
+            .await;
+        assert!(result.text.contains("7 published again"), "{}", result.text);
+    }
+    assert_eq!(workers.redrives.load(Relaxed), 1, "redriven twice");
+    assert_eq!(
+        workers.listings.load(Relaxed),
+        listed,
+        "the result waits for the broker"
+    );
+    let unsure = form
+        .replace("sure=yes", "sure=no")
+        .replace(field("once"), "");
+    let answer = stage.ask_with(Method::POST, path, &headers, &unsure).await;
+    assert_eq!(answer.status, 400, "{}", answer.text);
+    assert!(
+        answer.text.contains("value=\"fixed\""),
+        "the entries are lost"
+    );
+    assert_eq!(workers.listings.load(Relaxed), listed);
 }

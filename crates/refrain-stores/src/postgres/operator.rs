@@ -26,7 +26,7 @@ use super::{
 };
 
 /// Approximate limit for the outcomes of one page, in bytes.
-const PAGE_BYTES_MAX: i64 = 64 << 20;
+pub(super) const PAGE_BYTES_MAX: i64 = 64 << 20;
 /// Records per sweep statement: few enough that no claim waits long for the row locks.
 const SWEEP_BATCH: i32 = 1_000;
 /// Maximum pause between two sweep statements. The pause is as long as the previous statement took.
@@ -38,11 +38,11 @@ const SAMPLE: f64 = 100_000.0;
 /// Serves the operator commands and the engine's sweeps.
 #[derive(Debug)]
 pub(super) struct OperatorConnection {
-    place: Arc<PostgresContext>,
+    pub(super) place: Arc<PostgresContext>,
     link: Arc<Mutex<LaneConnection<ReadStatements>>>,
     /// Runtime of the store's thread, on which the connections live.
     runtime: Handle,
-    time: Time,
+    pub(super) time: Time,
 }
 
 #[derive(Debug)]
@@ -80,35 +80,34 @@ impl OperatorConnection {
     }
 
     pub(super) async fn list(&self, query: &Query) -> Result<Page> {
+        if query.state.is_some() || query.is_filtered() {
+            return self.search(query).await;
+        }
         let limit = query.limit.clamp(1, LIST_MAX) as usize;
         let mut readings = Vec::new();
         let mut after = query.after;
-        loop {
-            let Some(from) = after.map_or(Some([0; 16]), next_id) else {
-                return Ok(Page {
-                    readings,
-                    next: None,
-                });
-            };
-            let rows = self.page(query, from, limit + 1).await?;
-            let is_last = rows.is_empty();
+        while let Some(from) = after.map_or(Some([0; 16]), next_id) {
+            let (now, from) = (self.time.now(), Id(from));
+            let rows = i64::try_from(limit + 1).unwrap_or(i64::MAX);
+            let rows = self
+                .query(&self.place.sql.list, &[&now, &from, &rows, &PAGE_BYTES_MAX])
+                .await?;
+            if rows.is_empty() {
+                break;
+            }
             for row in &rows {
                 if readings.len() == limit {
-                    return Ok(Page {
-                        readings,
-                        next: after,
-                    });
+                    let next = after;
+                    return Ok(Page { readings, next });
                 }
                 after = Some(rows::id(row)?);
                 readings.extend(self.listed(row, query)?);
             }
-            if is_last {
-                return Ok(Page {
-                    readings,
-                    next: None,
-                });
-            }
         }
+        Ok(Page {
+            readings,
+            next: None,
+        })
     }
 
     /// Parses a row and applies [`Command::Age`]; `None` if the record has ended.
@@ -126,7 +125,7 @@ impl OperatorConnection {
 
     /// As [`reading`](Self::reading), but a damaged record is skipped with a warning, so that it does not hide the
     /// others. Reading the damaged record itself returns its error.
-    fn listed(&self, row: &Row, query: &Query) -> Result<Option<Reading>> {
+    pub(super) fn listed(&self, row: &Row, query: &Query) -> Result<Option<Reading>> {
         let reading = match self.reading(row, None) {
             Err(error) if error.kind() == ErrorKind::Corrupt => {
                 refrain::log_rarely!(warn, %error, "cannot read a record; it is omitted from the list");
@@ -135,22 +134,6 @@ impl OperatorConnection {
             reading => reading?,
         };
         Ok(reading.filter(|reading| query.fits(&reading.record, reading.now)))
-    }
-
-    /// Rows from this identity on that may fit the query.
-    async fn page(&self, query: &Query, from: [u8; 16], limit: usize) -> Result<Vec<Row>> {
-        let sql = &self.place.sql;
-        let text = match query.state {
-            None => &sql.list,
-            Some(StateName::InFlight | StateName::Indeterminate) => &sql.list_open,
-            Some(StateName::Completed) => &sql.list_completed,
-            Some(StateName::Tombstone) => &sql.list_tombstones,
-        };
-        let (now, from) = (self.time.now(), Id(from));
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let key = query.key.map(|digest| digest.0.to_vec());
-        self.query(text, &[&now, &from, &limit, &PAGE_BYTES_MAX, &key])
-            .await
     }
 
     pub(super) async fn census(&self) -> Result<Census> {
@@ -214,7 +197,11 @@ impl OperatorConnection {
         })
     }
 
-    async fn query(&self, text: &str, parameters: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>> {
+    pub(super) async fn query(
+        &self,
+        text: &str,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>> {
         self.send_statement(Some(text), parameters).await
     }
 
@@ -274,7 +261,7 @@ pub(super) fn closed() -> Error {
     Error::new(ErrorKind::Unavailable, "the PostgreSQL store is closed")
 }
 
-fn convert_error(error: tokio_postgres::Error) -> Error {
+pub(super) fn convert_error(error: tokio_postgres::Error) -> Error {
     StatementError::from(error).into_error()
 }
 
@@ -283,7 +270,7 @@ fn scaled(count: i64, scale: f64) -> u64 {
 }
 
 /// Next identity in order.
-fn next_id(id: RecordId) -> Option<[u8; 16]> {
+pub(super) fn next_id(id: RecordId) -> Option<[u8; 16]> {
     let number = u128::from_be_bytes(id.0).checked_add(1)?;
     Some(number.to_be_bytes())
 }

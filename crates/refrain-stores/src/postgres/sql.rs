@@ -27,11 +27,13 @@ pub(super) struct Sql {
     pub(super) release: String,
     pub(super) notify: String,
     pub(super) listen: String,
-    /// Pages of records: all, open (in flight or indeterminate), completed, tombstones.
+    /// A page of all records.
     pub(super) list: String,
-    pub(super) list_open: String,
-    pub(super) list_completed: String,
-    pub(super) list_tombstones: String,
+    /// Candidates of a search in a part of the records: of all, or of the open ones (in flight or indeterminate).
+    pub(super) search: String,
+    pub(super) search_open: String,
+    /// The records that a search found.
+    pub(super) list_found: String,
     pub(super) count_open: String,
     pub(super) count_ended: String,
     pub(super) estimate: String,
@@ -98,18 +100,10 @@ impl Sql {
             ),
             notify: format!("SELECT pg_notify('{channel}', a.id) FROM unnest($1::text[]) a(id)"),
             listen: format!("LISTEN {channel}"),
-            list: list(&schema, &format!("{schema}.records"), "true"),
-            list_open: list(&schema, &open(&schema), "true"),
-            list_completed: list(
-                &schema,
-                &format!("{schema}.records"),
-                "r.state = 2 AND r.retention_ends > c.now",
-            ),
-            list_tombstones: list(
-                &schema,
-                &format!("{schema}.records"),
-                "(r.state = 4 OR r.state = 2 AND r.retention_ends <= c.now)",
-            ),
+            list: list(&schema, "r.id >= $2::uuid"),
+            search: search(&format!("{schema}.records")),
+            search_open: search(&open(&schema)),
+            list_found: list(&schema, "r.id = ANY($2::uuid[])"),
             count_open: count_open(&schema),
             count_ended: format!(
                 "SELECT (SELECT count(*) FROM {schema}.records WHERE state = 2), \
@@ -198,20 +192,39 @@ fn open(schema: &str) -> String {
     )
 }
 
-/// Parameters: $2 first identity, $3 number of rows, $4 bytes of outcomes, so that a page fits into memory,
-/// $5 the digest of a key or null.
-fn list(schema: &str, from: &str, which: &str) -> String {
+/// Parameters: $2 first identity or identities, $3 number of rows, $4 bytes of outcomes, so that a page fits into memory.
+fn list(schema: &str, which: &str) -> String {
     format!(
         "WITH page AS MATERIALIZED ( \
              SELECT s.id, s.now, sum(coalesce(octet_length(s.outcome), 0)) OVER (ORDER BY s.id) \
                  - coalesce(octet_length(s.outcome), 0) AS before \
              FROM (SELECT r.id, r.outcome, c.now \
-                 FROM (SELECT {NOW} AS now OFFSET 0) c, {from} r \
-                 WHERE r.id >= $2::uuid AND {which} \
-                     AND ($5::bytea IS NULL OR substring(r.trace FROM 3 FOR 8) = $5::bytea) \
-                 ORDER BY r.id LIMIT $3::int8) s) \
+                 FROM (SELECT {NOW} AS now OFFSET 0) c, {schema}.records r \
+                 WHERE {which} ORDER BY r.id LIMIT $3::int8) s) \
          SELECT {COLUMNS}, p.now FROM page p JOIN {schema}.records r ON r.id = p.id \
          WHERE p.before < $4::int8 ORDER BY r.id"
+    )
+}
+
+/// Reads a limited number of rows, however few of them fit, so that the time of a statement is limited.
+/// Returns identity, number, trace, time, and whether it is a candidate, of each candidate and of the last row read.
+/// Parameters: $2 first identity, $3 number of rows read; null or what to search for: $4 the state as `Completed` (true)
+/// or a tombstone (false), $5 the digest of a key, $6 length and name of an operation.
+fn search(from: &str) -> String {
+    format!(
+        "WITH part AS MATERIALIZED ( \
+             SELECT r.id, r.state, r.retention_ends, r.trace, c.now FROM (SELECT {NOW} AS now OFFSET 0) c, {from} r \
+             WHERE r.id >= $2::uuid ORDER BY r.id LIMIT $3::int8), \
+         marked AS (SELECT p.id, p.trace, p.now, row_number() OVER (ORDER BY p.id) AS number, count(*) OVER () AS rows, \
+             coalesce( \
+                 ($4::bool IS NULL OR $4::bool AND p.state = 2 AND p.retention_ends > p.now \
+                     OR NOT $4::bool AND (p.state = 4 OR p.state = 2 AND p.retention_ends <= p.now)) \
+                 AND ($5::bytea IS NULL OR substring(p.trace FROM 3 FOR 8) = $5::bytea) \
+                 AND ($6::bytea IS NULL OR substring(p.trace FROM 11 FOR octet_length($6::bytea)) = $6::bytea), \
+                 false) AS fits \
+             FROM part p) \
+         SELECT id, number, CASE WHEN fits THEN trace END, now, fits FROM marked \
+         WHERE fits OR number = rows ORDER BY id"
     )
 }
 

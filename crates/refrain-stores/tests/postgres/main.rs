@@ -14,6 +14,7 @@ mod pooler;
 #[path = "../support/relay.rs"]
 mod relay;
 mod rows;
+mod search;
 mod server;
 mod steps;
 mod suite;

@@ -1,5 +1,7 @@
 //! Lists for operators: each record once, ordered by identity, filtered by state.
 
+use std::time::Duration;
+
 use refrain::{
     RecordId, Store,
     store::{Census, Query, Reading, StateName},
@@ -102,11 +104,23 @@ pub(super) async fn a_census_counts_every_record_by_state<S: Store>(bench: &Benc
     expect("the ended records after retention", ended, 4)
 }
 
-/// Walks through all pages and checks each.
+/// Walks through all pages and checks each; the pages of short searches show the same records.
 async fn walk<S: Store>(
     bench: &Bench<S>,
     state: Option<StateName>,
     limit: u32,
+) -> Checked<Vec<RecordId>> {
+    let ids = pages(bench, state, limit, None).await?;
+    let short = pages(bench, state, limit, Some(Duration::ZERO)).await?;
+    expect("the records of short searches", &short, &ids)?;
+    Ok(ids)
+}
+
+async fn pages<S: Store>(
+    bench: &Bench<S>,
+    state: Option<StateName>,
+    limit: u32,
+    search_time: Option<Duration>,
 ) -> Checked<Vec<RecordId>> {
     let mut ids = Vec::new();
     let mut after = None;
@@ -115,6 +129,7 @@ async fn walk<S: Store>(
             state,
             after,
             limit,
+            search_time,
             ..Query::default()
         };
         let page = bench.store.list(&query).await?;

@@ -360,7 +360,7 @@ impl AttendedDelivery {
     fn unavailable(&self, error: &Error, known: &KnownAttempts, id: RecordId) -> Round {
         let shared = &self.shared;
         let backoff = &shared.settings.backoff;
-        crate::log_rarely!(warn, consumer = &*shared.settings.name, %error, "the store is unavailable: messages are returned to the broker");
+        crate::log_rarely!(warn, by = shared.settings.name, consumer = &*shared.settings.name, %error, "the store is unavailable: messages are returned to the broker");
         shared.pause.begin(backoff);
         shared.attempts.note(id, |known| known.spared += 1);
         Round::Again {
@@ -423,7 +423,7 @@ impl AttendedDelivery {
                     return true;
                 }
                 Err(error) => {
-                    crate::log_rarely!(error, record, consumer = &*settings.name, %error, "cannot publish a dead letter");
+                    crate::log_rarely!(error, by = settings.name, record, consumer = &*settings.name, %error, "cannot publish a dead letter");
                 }
             }
             self.extended(sleep(settings.backoff.pause(attempt))).await;
@@ -449,7 +449,7 @@ impl AttendedDelivery {
         }
         shared.tally.count(count);
         if let Err(error) = self.ticket.ack().await {
-            crate::log_rarely!(warn, consumer = &*shared.settings.name, %error, "cannot acknowledge a message: the broker redelivers it");
+            crate::log_rarely!(warn, by = shared.settings.name, consumer = &*shared.settings.name, %error, "cannot acknowledge a message: the broker redelivers it");
             shared.tally.count(Count::Unacknowledged);
         }
     }
@@ -458,7 +458,7 @@ impl AttendedDelivery {
         let shared = self.shared.clone();
         shared.tally.count(count);
         if let Err(error) = self.ticket.nack(delay).await {
-            crate::log_rarely!(warn, consumer = &*shared.settings.name, %error, "cannot return a message: the broker redelivers it after its acknowledgement timeout");
+            crate::log_rarely!(warn, by = shared.settings.name, consumer = &*shared.settings.name, %error, "cannot return a message: the broker redelivers it after its acknowledgement timeout");
         }
     }
 

@@ -262,7 +262,7 @@ async fn fail(task: &Task, mut running: Running, failure: Failure) -> Worked {
         Err(error) if error.kind() == ErrorKind::Unaudited => return unaudited(&error),
         // The engine retries, or the lease lapses with the same effect.
         Err(error) => {
-            crate::log_rarely!(warn, %error, "cannot store the result of a failed message");
+            crate::log_rarely!(warn, by = task.origin.names().0, %error, "cannot store the result of a failed message");
         }
     }
     if failure.is_rejection {
@@ -286,7 +286,7 @@ async fn panicked(task: &Task, mut running: Running, panic: String) -> Worked {
         if error.kind() == ErrorKind::Unaudited {
             return unaudited(&error);
         }
-        crate::log_rarely!(warn, %error, "cannot store the result of a message whose handler panicked");
+        crate::log_rarely!(warn, by = task.origin.names().0, %error, "cannot store the result of a message whose handler panicked");
     }
     tracing::error!(record = %running.id(), "a handler panicked");
     if guarantee != Guarantee::AtLeastOnce && !task.may_be_learnt() {

@@ -142,7 +142,7 @@ async fn run_background(engine: RunningMark) {
             sweeping.spawn(sweep(inner.store.clone()));
         }
         let _ended = resuming.try_join_next();
-        if resuming.is_empty() && !inner.sources.is_empty() {
+        if resuming.is_empty() {
             resuming.spawn(resume::run(Arc::downgrade(&inner)));
         }
     }

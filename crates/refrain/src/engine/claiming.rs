@@ -39,23 +39,19 @@ pub(crate) struct ClaimFuture {
     /// `None` while `state` owns it, and after it was returned.
     intent: Option<Box<Intent>>,
     state: ClaimState,
+    /// Set when the caller starts to wait for another one; `None` before the first reply.
+    has_waited: Option<Arc<AtomicBool>>,
 }
 
 /// The reply to a claim, and its intent.
 pub(crate) struct ClaimResult {
     pub(crate) reply: Result<ClaimReply>,
     pub(crate) intent: Box<Intent>,
-    /// Whether the caller waited for another one.
-    pub(crate) has_waited: bool,
 }
 
 impl ClaimResult {
     fn at_once(reply: Result<ClaimReply>, intent: Box<Intent>) -> Self {
-        Self {
-            reply,
-            intent,
-            has_waited: false,
-        }
+        Self { reply, intent }
     }
 }
 
@@ -79,10 +75,12 @@ impl Engine {
         record: RecordId,
         since: Instant,
     ) -> ClaimFuture {
+        let mut has_waited = None::<Arc<AtomicBool>>;
         let (intent, state) = match self.send_first(&intent, record) {
             Ok(Some(sent)) => (Some(intent), ClaimState::Sent(sent)),
             Ok(None) => {
-                let repeating = repeat(self.clone(), intent, since, None);
+                let noted = has_waited.insert(Arc::default()).clone();
+                let repeating = repeat(self.clone(), intent, since, None, noted);
                 (None, ClaimState::Repeating(Box::pin(repeating)))
             }
             Err(error) => {
@@ -95,6 +93,7 @@ impl Engine {
             since,
             intent,
             state,
+            has_waited,
         }
     }
 
@@ -122,8 +121,8 @@ async fn repeat(
     intent: Box<Intent>,
     since: Instant,
     first: Option<(Claim, Result<Verdict>)>,
+    has_waited: Arc<AtomicBool>,
 ) -> ClaimResult {
-    let has_waited = AtomicBool::new(false);
     let replying = async {
         let (claim, reply) = match first {
             Some((claim, reply)) => (claim, Some(reply)),
@@ -142,14 +141,16 @@ async fn repeat(
         claims.request(reply).await
     };
     let reply = replying.await;
-    ClaimResult {
-        reply,
-        intent,
-        has_waited: has_waited.into_inner(),
-    }
+    ClaimResult::at_once(reply, intent)
 }
 
 impl ClaimFuture {
+    /// Whether the caller waits for another one, or has done so.
+    pub(crate) fn has_waited(&self) -> bool {
+        let noted = self.has_waited.as_ref();
+        noted.is_some_and(|noted| noted.load(Relaxed))
+    }
+
     /// Returns the reply if the first verdict is final; otherwise changes to `ClaimState::Repeating`.
     fn decide(&mut self, claim: Claim, reply: Result<Verdict>) -> Option<ClaimResult> {
         let intent = self.intent.take()?;
@@ -161,7 +162,8 @@ impl ClaimFuture {
             }
             reply => {
                 let first = Some((claims.claim, reply));
-                let repeating = repeat(self.engine.clone(), intent, self.since, first);
+                let noted = self.has_waited.insert(Arc::default()).clone();
+                let repeating = repeat(self.engine.clone(), intent, self.since, first, noted);
                 self.state = ClaimState::Repeating(Box::pin(repeating));
                 None
             }

@@ -223,14 +223,25 @@ impl Flight {
     }
 }
 
+/// Maximum number of background probes and given-up attempts that are noted; above it, a given-up attempt is probed again.
+const GIVEN_UP_MAX: usize = 20_000;
+
+/// The background task that probes an attempt in doubt.
+#[derive(Debug, Clone, Copy)]
+struct BackgroundProbe {
+    fence: Fence,
+    /// Whether the task has ended without a result.
+    is_given_up: bool,
+}
+
 /// All claims that this engine holds.
 #[derive(Debug)]
 pub(super) struct Flights {
     table: Table<Arc<Flight>>,
     /// Records that are being probed.
     probed: Table<()>,
-    /// Records with a background task that probes them from time to time.
-    cared: Table<()>,
+    /// Attempts in doubt that a background task probes from time to time, or has given up.
+    background_probes: Table<BackgroundProbe>,
     /// Number of duplicates that wait for each record, whichever process holds it.
     waiting: Table<usize>,
 }
@@ -240,7 +251,7 @@ impl Flights {
         Self {
             table: Table::small(),
             probed: Table::small(),
-            cared: Table::small(),
+            background_probes: Table::small(),
             waiting: Table::small(),
         }
     }
@@ -357,18 +368,67 @@ impl Flights {
         self.probed.with(id, |entry| entry.take());
     }
 
-    /// Notes that a background task probes this record.
-    pub(super) fn start_care(&self, id: RecordId) {
-        self.cared.with(id, |entry| entry.put(()));
+    /// Notes that a background task probes this attempt.
+    pub(super) fn start_background_probe(&self, id: RecordId, fence: Fence) {
+        self.note_background_probe(id, fence, false);
     }
 
-    pub(super) fn end_care(&self, id: RecordId) {
-        self.cared.with(id, |entry| entry.take());
+    /// Notes that the background task of this attempt has given up, if there is room for the note.
+    pub(super) fn give_up_background_probe(&self, id: RecordId, fence: Fence) {
+        if self.background_probes.len() < GIVEN_UP_MAX {
+            self.note_background_probe(id, fence, true);
+        }
     }
 
-    /// Whether a background task probes this record.
-    pub(super) fn is_cared(&self, id: RecordId) -> bool {
-        self.cared.with(id, |entry| entry.get().is_some())
+    fn note_background_probe(&self, id: RecordId, fence: Fence, is_given_up: bool) {
+        self.background_probes.with(id, |entry| {
+            // The task of an earlier attempt may end after a later one began.
+            if entry.get().is_none_or(|noted| noted.fence <= fence) {
+                entry.put(BackgroundProbe { fence, is_given_up });
+            }
+        });
+    }
+
+    /// Forgets the background task of this attempt, unless it has given up.
+    pub(super) fn end_background_probe(&self, id: RecordId, fence: Fence) {
+        self.background_probes.with(id, |entry| {
+            let noted = entry.get();
+            if noted.is_some_and(|noted| noted.fence == fence && !noted.is_given_up) {
+                entry.take();
+            }
+        });
+    }
+
+    /// Whether a background task probes this attempt, or has given it up.
+    pub(super) fn has_background_probe(&self, id: RecordId, fence: Fence) -> bool {
+        self.background_probes.with(id, |entry| {
+            entry.get().is_some_and(|noted| noted.fence == fence)
+        })
+    }
+
+    /// Forgets the given-up attempts whose records are no longer in doubt.
+    pub(super) fn forget_given_up(&self, is_in_doubt: impl Fn(RecordId) -> bool) {
+        let mut after = None;
+        loop {
+            let given_up = |noted: &BackgroundProbe| noted.is_given_up;
+            let ids = self.background_probes.ids_after(after, given_up);
+            let Some(last) = ids.last() else {
+                return;
+            };
+            after = Some(*last);
+            for id in ids.into_iter().filter(|id| !is_in_doubt(*id)) {
+                self.background_probes.with(id, |entry| {
+                    if entry.get().is_some_and(given_up) {
+                        entry.take();
+                    }
+                });
+            }
+        }
+    }
+
+    /// Whether this engine holds a claim of the record.
+    pub(super) fn holds(&self, id: RecordId) -> bool {
+        self.table.with(id, |entry| entry.get().is_some())
     }
 }
 
@@ -386,5 +446,37 @@ impl Drop for WaitingPlace<'_> {
                 entry.put(left);
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! The task of an earlier attempt once cleared the mark of a later one, which was then probed twice at the same time.
+
+    use super::*;
+
+    #[test]
+    fn marks_of_background_probes_belong_to_one_attempt() {
+        let flights = Flights::new();
+        let id = RecordId([1; 16]);
+        let fence = |counter| Fence {
+            epoch: 1,
+            counter,
+            nonce: 0,
+        };
+        let (first, second) = (fence(1), fence(2));
+        flights.start_background_probe(id, first);
+        flights.start_background_probe(id, second);
+        flights.end_background_probe(id, first);
+        flights.give_up_background_probe(id, first);
+        assert!(flights.has_background_probe(id, second));
+        assert!(!flights.has_background_probe(id, first));
+        flights.give_up_background_probe(id, second);
+        flights.end_background_probe(id, second);
+        assert!(flights.has_background_probe(id, second), "given up");
+        flights.forget_given_up(|_| true);
+        assert!(flights.has_background_probe(id, second));
+        flights.forget_given_up(|_| false);
+        assert!(!flights.has_background_probe(id, second));
     }
 }

@@ -552,7 +552,7 @@ impl ClaimHold {
                 Ok(_) => return,
                 Err(error) if error.is_retryable() => {}
                 Err(error) => {
-                    crate::log_rarely!(error, record = %self.flight.id, %error, "cannot store the result of a request");
+                    tracing::error!(record = %self.flight.id, %error, "cannot store the result of a request");
                     return;
                 }
             }

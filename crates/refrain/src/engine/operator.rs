@@ -9,7 +9,7 @@ use crate::{
     Error, ErrorKind, Outcome, Result,
     audit::{Entry, Event},
     key::RecordId,
-    record::{Erased, Settled, Settlement, State},
+    record::{Erased, Fence, Settled, Settlement, State},
     store::{StateName, Store},
 };
 
@@ -88,6 +88,8 @@ pub enum Resolved {
     },
     /// The record is not indeterminate, but in this state; `None` is absent. Nothing was changed.
     NotInDoubt(Option<StateName>),
+    /// The record is indeterminate because of another attempt than the expected one. Nothing was changed.
+    OtherAttempt,
 }
 
 impl Engine {
@@ -105,6 +107,24 @@ impl Engine {
         resolution: Resolution,
         action: impl Into<OperatorAction<'_>>,
     ) -> Result<Resolved> {
+        self.resolve_attempt(id, None, resolution, action).await
+    }
+
+    /// Resolves the unknown outcome of one attempt: that with this fence, if one is given.
+    /// What an operator found out about one attempt says nothing about a later one.
+    ///
+    /// # Errors
+    /// As for [`resolve`](Self::resolve).
+    ///
+    /// # Cancellation
+    /// As for [`resolve`](Self::resolve).
+    pub async fn resolve_attempt(
+        &self,
+        id: RecordId,
+        expected: Option<Fence>,
+        resolution: Resolution,
+        action: impl Into<OperatorAction<'_>>,
+    ) -> Result<Resolved> {
         let action = action.into();
         action.check()?;
         let found = self.store().read(id).await?;
@@ -112,6 +132,9 @@ impl Engine {
             Some(State::Indeterminate { hold, .. }) => *hold,
             other => return Ok(Resolved::NotInDoubt(other.map(State::name))),
         };
+        if expected.is_some_and(|expected| expected != hold.fence) {
+            return Ok(Resolved::OtherAttempt);
+        }
         let (end, outcome) = settlement(resolution, id);
         let told = |event| {
             let entry = audit::resolved(&end).of(id, Some(hold.fence));
@@ -123,12 +146,16 @@ impl Engine {
         let resolved = match self.store().settle(id, hold.fence, end).await? {
             Settled::Applied => self.check_outcome(id, outcome.as_ref()).await?,
             Settled::TooEarly { left } => Resolved::TooEarly { left },
-            Settled::Fenced => Resolved::NotInDoubt(self.state_of(id).await?),
+            Settled::Fenced => match self.state_of(id).await? {
+                Some(StateName::Indeterminate) => Resolved::OtherAttempt,
+                other => Resolved::NotInDoubt(other),
+            },
         };
         let after = match resolved {
             Resolved::Applied => after,
             Resolved::TooEarly { .. } => refused(&action, id, "too-early"),
             Resolved::NotInDoubt(_) => refused(&action, id, "not-in-doubt"),
+            Resolved::OtherAttempt => refused(&action, id, "other-attempt"),
         };
         self.inner.audit_write(after).await?;
         if resolved == Resolved::Applied {

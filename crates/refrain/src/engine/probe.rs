@@ -30,7 +30,9 @@ const PROBED_MAX: Duration = Duration::from_hours(1);
 /// Upper bound of the lifetime of a probe task, so that its end can be represented.
 const TASK_MAX: Duration = Duration::from_hours(24 * 365);
 /// Maximum number of concurrent background probes, so that a recovering service is not overloaded.
-pub(super) const PROBES_MAX: usize = 64;
+pub(super) const PROBES_MAX: usize = 48;
+/// The same for the records of earlier processes, so that they never delay those of this process.
+pub(super) const RESUMED_MAX: usize = 16;
 
 /// Looks up the outcome of an indeterminate operation.
 ///
@@ -173,10 +175,15 @@ pub(super) async fn resolve(probing: RecordProbe, intent: Intent, doubt: Doubt) 
 impl EngineState {
     /// Starts a background task that probes a flight that ended in doubt.
     pub(super) fn start_probing(self: &Arc<Self>, flight: &Flight, intent: Box<Intent>) {
-        match ProbeTask::new(self, flight.id, flight.fence, intent) {
-            Some(task) => drop(self.spawn(task.run())),
+        match self.tally.background_probe() {
+            Some(place) => {
+                let turns = self.probes.clone();
+                let attempt = (flight.id, flight.fence);
+                let task = ProbeTask::new(self, attempt, intent, (place, turns));
+                drop(self.spawn(task.run()));
+            }
             None => {
-                crate::log_rarely!(warn, record = %flight.id, "too many unknown outcomes: this one is probed only by a retry");
+                crate::log_rarely!(warn, record = %flight.id, "too many unknown outcomes: this one is looked up only by a retry, or after others are settled");
             }
         }
     }
@@ -198,7 +205,7 @@ pub(super) struct ProbeTask {
 impl Drop for ProbeTask {
     fn drop(&mut self) {
         if let Some(inner) = self.engine.upgrade() {
-            inner.flights.end_care(self.id);
+            inner.flights.end_background_probe(self.id, self.fence);
         }
     }
 }
@@ -214,23 +221,22 @@ enum ProbeProgress {
 }
 
 impl ProbeTask {
-    /// A task for the attempt with this fence; `None` if there are too many.
+    /// A task for the attempt with this fence, with its place among the tasks and the limit of concurrent probes.
     pub(super) fn new(
         engine: &Arc<EngineState>,
-        id: RecordId,
-        fence: Fence,
+        (id, fence): (RecordId, Fence),
         intent: Box<Intent>,
-    ) -> Option<Self> {
-        let place = engine.tally.care()?;
-        engine.flights.start_care(id);
-        Some(Self {
+        (place, turns): (Gauge, Arc<Semaphore>),
+    ) -> Self {
+        engine.flights.start_background_probe(id, fence);
+        Self {
             engine: Arc::downgrade(engine),
-            turns: engine.probes.clone(),
+            turns,
             id,
             fence,
             intent,
             _place: place,
-        })
+        }
     }
 
     /// Runs until the record is settled, the time is over, or the engine is dropped.
@@ -247,11 +253,21 @@ impl ProbeTask {
                 }
             };
             if tokio::time::Instant::now() + nap >= ends {
-                tracing::warn!(record = %self.id, "outcome still unknown: from now on it is probed only by a retry");
+                self.give_up();
                 return;
             }
             sleep(nap).await;
         }
+    }
+
+    fn give_up(&self) {
+        if let Some(inner) = self.engine.upgrade() {
+            inner.flights.give_up_background_probe(self.id, self.fence);
+        }
+        tracing::warn!(
+            record = %self.id,
+            "the outcome is still unknown: from now on it is looked up only by a retry, and after a restart"
+        );
     }
 
     fn deadline(&self) -> Instant {

@@ -179,7 +179,7 @@ async fn check(engine: Weak<EngineState>, witness: Arc<Witness>) {
             }
             Err(error) => {
                 let operation = checking.witness.operation();
-                crate::log_rarely!(warn, operation, %error, "cannot check that successes left receipts; retrying");
+                crate::log_rarely!(warn, by = operation, operation, %error, "cannot check that successes left receipts; retrying");
                 sleep(delays.after_failure()).await;
             }
         }
@@ -249,7 +249,7 @@ impl EngineState {
     async fn keep_standing(&self, witness: &Witness) {
         if let Err(error) = self.sync_standing(witness).await {
             let operation = witness.operation();
-            crate::log_rarely!(warn, operation, %error, "cannot read or write in the store whether receipts were seen; retried with the next requests");
+            crate::log_rarely!(warn, by = operation, operation, %error, "cannot read or write in the store whether receipts were seen; retried with the next requests");
         }
     }
 

@@ -16,8 +16,10 @@ const LOST_MAX: usize = 10_000;
 const WATCHED_MAX: usize = 1_024;
 /// Maximum number of timed-out attempts whose late response is awaited beyond `settle_after`.
 const LISTENING_MAX: usize = 1_024;
-/// Maximum number of indeterminate records with a background probe.
-const CARED_MAX: usize = 10_000;
+/// Maximum number of indeterminate records of this process that are probed in the background.
+const BACKGROUND_PROBES_MAX: usize = 10_000;
+/// Maximum number of indeterminate records of earlier processes that are probed at the same time.
+pub(super) const RESUMED_PROBES_MAX: usize = 1_000;
 
 /// A counter of the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -201,7 +203,8 @@ pub struct Tally {
     held: Arc<AtomicUsize>,
     lost: Arc<AtomicUsize>,
     watched: Arc<AtomicUsize>,
-    cared: Arc<AtomicUsize>,
+    background_probes: Arc<AtomicUsize>,
+    resumed_probes: Arc<AtomicUsize>,
     listening: Arc<AtomicUsize>,
 }
 
@@ -230,10 +233,10 @@ impl Tally {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Number of indeterminate records with a background probe now.
+    /// Number of indeterminate records that are probed in the background now.
     #[must_use]
-    pub fn cared_for_now(&self) -> usize {
-        self.cared.load(Ordering::Relaxed)
+    pub fn background_probes_now(&self) -> usize {
+        self.background_probes.load(Ordering::Relaxed) + self.resumed_probes.load(Ordering::Relaxed)
     }
 
     /// Number of timed-out attempts whose late response is still awaited, beyond `settle_after`.
@@ -296,9 +299,14 @@ impl Tally {
         Gauge::up_to(&self.listening, LISTENING_MAX)
     }
 
-    /// Counts one record with a background probe; `None` if there are too many.
-    pub(super) fn care(&self) -> Option<Gauge> {
-        Gauge::up_to(&self.cared, CARED_MAX)
+    /// Counts one record of this process with a background probe; `None` if there are too many.
+    pub(super) fn background_probe(&self) -> Option<Gauge> {
+        Gauge::up_to(&self.background_probes, BACKGROUND_PROBES_MAX)
+    }
+
+    /// Counts one record of an earlier process with a background probe; `None` if there are too many.
+    pub(super) fn resumed_probe(&self) -> Option<Gauge> {
+        Gauge::up_to(&self.resumed_probes, RESUMED_PROBES_MAX)
     }
 }
 

@@ -67,8 +67,6 @@ pub struct Body<B> {
     pub(super) decision: Option<Decision>,
     /// How long the service took for that request.
     pub(super) served: Option<Duration>,
-    /// Whether that request waited for another one.
-    pub(super) waited: bool,
     /// Its share of the memory budget for bodies.
     share: Share,
     is_granted: bool,
@@ -166,7 +164,6 @@ impl<B> Body<B> {
             copy: None,
             decision: None,
             served: None,
-            waited: false,
             share: Share::default(),
             is_granted: false,
             sent: None,
@@ -295,13 +292,20 @@ pub(super) struct BodyCopy {
     share: Share,
     bytes_max: usize,
     /// `None` after the body was sent or dropped.
-    whole: Option<oneshot::Sender<Bytes>>,
+    whole: Option<oneshot::Sender<Result<Bytes, TooLong>>>,
 }
 
+/// The body is longer than the copy may be.
+#[derive(Debug)]
+pub(super) struct TooLong;
+
 impl BodyCopy {
-    /// The receiver gets the body after it has passed; it gets nothing if the body is not read to its end, is longer than
-    /// `bytes_max`, or `share` has no room for it.
-    pub(super) fn new(bytes_max: usize, share: Share) -> (Self, oneshot::Receiver<Bytes>) {
+    /// The receiver gets the body after it has passed, or that it is longer than `bytes_max`; it gets nothing if the body is
+    /// not read to its end, or `share` has no room for it.
+    pub(super) fn new(
+        bytes_max: usize,
+        share: Share,
+    ) -> (Self, oneshot::Receiver<Result<Bytes, TooLong>>) {
         let (whole, receiver) = oneshot::channel();
         let copy = Self {
             gathered: Gathered::default(),
@@ -318,19 +322,22 @@ impl BodyCopy {
             Some(Some(frame)) => {
                 let data = frame.data_ref().filter(|_| self.whole.is_some());
                 let Some(data) = data else { return };
-                if !self.share.take(data.len()) {
+                if self.gathered.len() + data.len() > self.bytes_max {
+                    if let Some(whole) = self.whole.take() {
+                        let _ = whole.send(Err(TooLong));
+                    }
                     return self.discard();
                 }
-                self.gathered.push(data.clone());
-                if self.gathered.len() > self.bytes_max {
-                    self.discard();
+                match self.share.take(data.len()) {
+                    true => self.gathered.push(data.clone()),
+                    false => self.discard(),
                 }
             }
             Some(None) => self.discard(),
             None => {
                 if let Some(whole) = self.whole.take() {
                     let gathered = std::mem::take(&mut self.gathered);
-                    let _ = whole.send(gathered.into_bytes());
+                    let _ = whole.send(Ok(gathered.into_bytes()));
                 }
             }
         }

@@ -16,7 +16,7 @@ use http::{
     uri::PathAndQuery,
 };
 
-use super::layer::LayerState;
+use super::{TraceContext, layer::LayerState};
 use crate::{
     Credential, Error, ErrorKind, Intent, Key, Operation, Result, Scope, Secret,
     clock::{Clock as _, SystemClock},
@@ -185,7 +185,8 @@ pub(super) fn intent(
             None => "",
         },
         trace_id: traceparent(&head.headers)
-            .and_then(trace_id)
+            .and_then(TraceContext::read)
+            .map(|caller| caller.trace_id)
             .unwrap_or_default(),
         ..OriginFields::default()
     };
@@ -208,17 +209,6 @@ pub(super) fn intent(
 /// The header `traceparent` of W3C Trace Context.
 pub(super) fn traceparent(headers: &HeaderMap) -> Option<&HeaderValue> {
     values(headers, "traceparent").next()
-}
-
-/// The trace id in a `traceparent`; `None` if it is invalid.
-pub(super) fn trace_id(traceparent: &HeaderValue) -> Option<[u8; 16]> {
-    let value = traceparent.to_str().ok()?;
-    let digits = value.get(3..35)?;
-    let is_valid = value.get(2..3) == Some("-")
-        && value.get(35..36) == Some("-")
-        && digits.bytes().all(|it| it.is_ascii_hexdigit());
-    let id = u128::from_str_radix(digits, 16).ok()?;
-    is_valid.then_some(id.to_be_bytes())
 }
 
 impl Fields for HeaderMap {

@@ -11,12 +11,12 @@ use std::{
 };
 
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, request::Parts};
+use tokio::{sync::Semaphore, time::Instant};
 
 use super::{
     REFRAIN_RECORD, TraceContext,
     body::{Budget, Carried, Guarded},
-    extract,
-    lookup::LOOKUP_PATH,
+    lookup::{LOOKUP_PATH, LOOKUPS_MAX},
     probe::{self, Ask, Nothing},
     problem::PROBLEMS_PATH,
 };
@@ -55,6 +55,8 @@ pub(super) struct LayerState {
     pub(super) lookup: String,
     /// Whether an operation allows look-ups.
     pub(super) has_lookup: bool,
+    /// Limits the number of look-ups that read the store at the same time.
+    pub(super) lookup_turns: Arc<Semaphore>,
     /// Number of requests that are observed now.
     pub(super) observed: Arc<AtomicUsize>,
     /// Receives the decision about each request.
@@ -104,6 +106,7 @@ impl RefrainLayer {
                 has_lookup: has_lookup(&policy),
                 policy,
                 lookup: LOOKUP_PATH.into(),
+                lookup_turns: Arc::new(Semaphore::new(LOOKUPS_MAX)),
                 problems: PROBLEMS_PATH.into(),
                 original: None,
                 prefix: None,
@@ -410,7 +413,9 @@ pub struct DecidedRequest<'a> {
     pub(super) traceparent: Option<&'a HeaderValue>,
     /// The span of the request, if its server records one.
     pub trace: Option<TraceContext>,
-    /// Time since the request arrived.
+    /// When the request arrived.
+    pub since: Instant,
+    /// Time from then until the decision.
     pub took: Duration,
     /// The part of it that the service took; `None` if it was not called, or did not respond.
     pub served: Option<Duration>,
@@ -429,7 +434,7 @@ impl<'a> DecidedRequest<'a> {
     /// The trace id of its caller, from the header `traceparent` of W3C Trace Context.
     #[must_use]
     pub fn trace_id(&self) -> Option<[u8; 16]> {
-        extract::trace_id(self.traceparent?)
+        Some(TraceContext::read(self.traceparent?)?.trace_id)
     }
 }
 
@@ -460,7 +465,7 @@ labelled! {
         WouldExecute = "would-execute",
         /// It would have got a stored outcome.
         WouldReplay = "would-replay",
-        /// It would have got a problem, such as `key-reused` or `in-flight`.
+        /// It would have got a problem, such as `key-reused`, `in-flight` or `request-too-large`.
         WouldRefuse = "would-refuse",
         /// It has no key.
         KeyMissing = "key-missing",
@@ -516,6 +521,8 @@ labelled! {
         Acknowledged = "acknowledged",
         /// The client looked up the state of a key; nothing ran.
         LookedUp = "looked-up",
+        /// The client read the page of a problem; nothing ran.
+        PageServed = "page-served",
         /// The request had no key, and none is required: it passed unguarded.
         Passed = "passed",
         /// The store did not answer, and the policy lets the request pass unguarded.

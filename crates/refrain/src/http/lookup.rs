@@ -18,10 +18,10 @@ use super::{
     problem::Problem,
 };
 use crate::{
-    Error, Key, Operation, Outcome, RecordId, Scope,
+    Error, Guarantee, Key, Operation, Outcome, RecordId, Scope,
+    key::ScopePart,
     policy::{Match, Mode, ReplayTo, decoded},
-    receipts::Standing,
-    record::{Record, State},
+    record::{Hold, Record, State},
     store::{Reading, Store as _},
 };
 
@@ -30,6 +30,8 @@ pub const LOOKUP_PATH: &str = "/.well-known/idempotency/";
 
 /// Maximum number of records that one look-up reads.
 const RECORDS_MAX: usize = 16;
+/// Maximum number of look-ups that read the store at the same time; the others wait.
+pub(super) const LOOKUPS_MAX: usize = 16;
 /// When a client should try again while the store cannot be read.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -133,7 +135,10 @@ impl LayerState {
     async fn key_state(&self, head: &Parts, text: &str) -> Result<KeyState, Box<Problem>> {
         let key = read_key(text)?;
         let named = read_query(self.uri(head).query())?;
-        for candidate in self.candidates(head, &key, named.as_ref())? {
+        let candidates = self.candidates(head, &key, named.as_ref())?;
+        // A record is read with its whole outcome. Never closed, so it cannot fail.
+        let _turn = self.lookup_turns.acquire().await;
+        for candidate in candidates {
             let read = self.engine.store().read(candidate.id).await;
             let reading = read.map_err(|error| unreadable(&error))?;
             let shown = reading.and_then(|reading| self.shown(head, &candidate, &reading));
@@ -158,17 +163,27 @@ impl LayerState {
             Some(name) => self.policy.operations().find(|it| it.name == *name)?,
             None => candidate.operation,
         };
-        if !Self::allows_lookup(operation) || !self.may_see(head, operation, &reading.record) {
+        let may_see = || {
+            let names_caller = self.names_caller(candidate.operation);
+            self.may_see(head, operation, &reading.record, names_caller)
+        };
+        if !Self::allows_lookup(operation) || !may_see() {
             return None;
         }
         let (state, status, advice) = match &reading.record.state {
+            // Under at-least-once, nobody but a retry ends a claim whose process died.
+            State::InFlight { lease_ends, .. } if *lease_ends <= reading.now => {
+                ("unknown", None, "reuse-key")
+            }
             State::InFlight { .. } => ("in-flight", None, "wait"),
             State::Completed { outcome, .. } => (
                 "completed",
                 Some(outcome.status()),
                 after_completion(outcome),
             ),
-            State::Indeterminate { .. } => ("unknown", None, self.advice_in_doubt(operation)),
+            State::Indeterminate { hold, .. } => {
+                ("unknown", None, self.advice_in_doubt(operation, hold))
+            }
             State::Tombstone { .. } => ("expired", None, "ask"),
         };
         Some(KnownKey {
@@ -180,21 +195,35 @@ impl LayerState {
         })
     }
 
-    fn may_see(&self, head: &Parts, operation: &Operation, record: &Record<Outcome>) -> bool {
+    /// Whether the caller would get the replay of this record; `names_caller` is whether the scope of the look-up
+    /// contains the credential.
+    fn may_see(
+        &self,
+        head: &Parts,
+        operation: &Operation,
+        record: &Record<Outcome>,
+        names_caller: bool,
+    ) -> bool {
         let asking = || {
             let secret = self.engine.secret();
             extract::credential(&operation.credential, secret, &head.headers)
         };
         match (operation.replay_to, record.credential) {
             (ReplayTo::SameCredential, Some(first)) => asking() == first,
-            _ => true,
+            // Past its retention a record has no credential: only the scope can tell whose it is.
+            (ReplayTo::SameCredential, None) => names_caller,
+            (ReplayTo::SameScope, _) => true,
         }
     }
 
-    /// With reliable receipts, a retry learns the outcome or executes.
-    fn advice_in_doubt(&self, operation: &Operation) -> &'static str {
-        let witness = self.witness(operation);
-        match witness.is_some_and(|it| it.standing() != Standing::Missing) {
+    fn names_caller(&self, operation: &Operation) -> bool {
+        self.scope.is_none() && operation.scope.contains(&ScopePart::Credential)
+    }
+
+    fn advice_in_doubt(&self, operation: &Operation, hold: &Hold) -> &'static str {
+        let is_receipted = hold.guarantee == Guarantee::ExactlyOnce;
+        let has_attempts = hold.attempts < hold.attempts_max;
+        match self.will_be_known(operation, is_receipted, has_attempts) {
             true => "wait",
             false => "ask",
         }

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 
 use super::{
     Decision, Observed,
-    body::{Body, BodyCopy, Carried, Share, marked},
+    body::{Body, BodyCopy, Carried, Share, TooLong, marked},
     extract::{self, HeadKey},
     layer::LayerState,
     run,
@@ -53,7 +53,7 @@ pub(super) fn observe<B: Carried>(
         }
     };
     let share = Share::refusable(&shared.budget);
-    let (mut copy, whole) = BodyCopy::new(operation.request_bytes_max, share);
+    let (mut copy, whole) = BodyCopy::new(shared.request_bytes_max(operation), share);
     if body.is_end_stream() {
         copy.push(None);
     }
@@ -101,10 +101,16 @@ struct ObservedRequest {
 }
 
 impl ObservedRequest {
-    async fn settle(self, whole: oneshot::Receiver<Bytes>, end: oneshot::Receiver<ObservedEnd>) {
+    async fn settle(
+        self,
+        whole: oneshot::Receiver<Result<Bytes, TooLong>>,
+        end: oneshot::Receiver<ObservedEnd>,
+    ) {
         let report = |result| report(&self.shared, &self.found.operation, result);
-        let Ok(body) = whole.await else {
-            return report(Observed::Unknown);
+        let body = match whole.await {
+            Ok(Ok(body)) => body,
+            Ok(Err(TooLong)) => return report(Observed::WouldRefuse),
+            Err(_) => return report(Observed::Unknown),
         };
         let intent = match self.intent(&body) {
             Ok(Some(intent)) => intent,
@@ -131,7 +137,7 @@ impl ObservedRequest {
         };
         if let Err(error) = settled {
             let operation = &self.found.operation.name;
-            crate::log_rarely!(warn, %operation, %error, "cannot store the end of an observed operation");
+            crate::log_rarely!(warn, by = operation, %operation, %error, "cannot store the end of an observed operation");
         }
     }
 

@@ -103,7 +103,8 @@ where
     Some(ProbeResponse { head, body })
 }
 
-/// Sends the policy's `probe`: 2xx is the outcome, 404 means that the operation never happened, anything else says nothing.
+/// Sends the policy's `probe`: 2xx is the outcome, 404 means that the operation never happened if the probe may see
+/// all that the client sees, anything else says nothing.
 pub(super) struct HttpProbe {
     ask: Ask,
     found: Match,
@@ -111,6 +112,8 @@ pub(super) struct HttpProbe {
     record: Option<String>,
     /// Headers of the duplicate, so that the probe has its credential.
     headers: HeaderMap,
+    /// Whether the probe may see all that the client sees, so that 404 means that the operation never happened.
+    trusts_absence: bool,
 }
 
 impl HttpProbe {
@@ -129,6 +132,7 @@ impl HttpProbe {
             found: found.clone(),
             record: is_named.then(|| record().to_string()),
             headers,
+            trusts_absence: true,
         }
     }
 
@@ -152,7 +156,7 @@ impl HttpProbe {
         let request = self.request(intent)?;
         let ProbeResponse { head, body } = (self.ask)(request, operation.outcome_bytes_max).await?;
         match head.status {
-            StatusCode::NOT_FOUND => Some(Finding::NeverHappened),
+            StatusCode::NOT_FOUND => self.trusts_absence.then_some(Finding::NeverHappened),
             status if status.is_success() => {
                 let (body, trailers) = match &body {
                     Some((body, trailers)) => (Some(&body[..]), trailers.as_deref()),
@@ -226,12 +230,16 @@ impl LayerState {
         reading: &Reading,
         history: &History,
     ) -> Result<Arc<dyn Probe>, Unprobed> {
+        let is_authorized = operation.probe_authorization.is_some();
         let is_anonymous = || {
             let is_nobody = reading.record.credential == Some(self.engine.secret().nobody());
-            is_nobody && self.scope.is_none() && shows_every_credential(operation)
+            is_nobody && shows_every_credential(operation)
         };
-        if operation.probe_authorization.is_none() && !is_anonymous() {
+        if !is_authorized && !is_anonymous() {
             return Err(Unprobed::CredentialNotKept);
+        }
+        if self.scope.is_some() || !keeps_scope(operation) {
+            return Err(Unprobed::ScopeNotKept);
         }
         let names_key = |probe: &crate::policy::Probe| probe.places().any(|place| place == "key");
         if !has_key && operation.probe.as_ref().is_some_and(names_key) {
@@ -243,30 +251,37 @@ impl LayerState {
         let found = found.filter(|found| found.operation.name == operation.name);
         let found = found.ok_or(Unprobed::RequestNotKept)?;
         let headers = resumed_headers(operation, history).ok_or(Unprobed::RequestNotKept)?;
-        Ok(Arc::new(HttpProbe::new(ask, &found, &headers, || {
-            reading.id
-        })))
+        let probe = HttpProbe::new(ask, &found, &headers, || reading.id);
+        Ok(Arc::new(HttpProbe {
+            // A client may have named itself in a way that the policy does not know, such as a certificate.
+            trusts_absence: is_authorized,
+            ..probe
+        }))
     }
 }
 
-/// Whether a request without a known credential had none at all, as far as the policy can tell: its scope and its
-/// credential leave out no part that a service may need.
+/// Whether a request without a known credential had none at all, as far as the policy can tell.
 fn shows_every_credential(operation: &Operation) -> bool {
+    let usual = Operation::default().credential;
+    let mut usual = usual.iter();
+    usual.all(|part| operation.credential.contains(part))
+}
+
+/// Whether a probe has every part of the scope: a service may look for the payment of another tenant without it.
+fn keeps_scope(operation: &Operation) -> bool {
     let is_kept = |part: &ScopePart| match part {
         ScopePart::Header(name) => name == header::HOST.as_str(),
         _ => true,
     };
-    let usual = Operation::default().credential;
-    let mut usual = usual.iter();
-    operation.scope.iter().all(is_kept) && usual.all(|part| operation.credential.contains(part))
+    operation.scope.iter().all(is_kept)
 }
 
-/// The host of the request, and the credential that the policy gives to probes.
+/// The host of the request, and the credential that the policy gives to probes; `None` if the host was not kept:
+/// on another host, 404 says nothing.
 fn resumed_headers(operation: &Operation, history: &History) -> Option<HeaderMap> {
     let mut headers = HeaderMap::new();
-    if let Some(host) = &history.host {
-        headers.insert(header::HOST, HeaderValue::from_str(host).ok()?);
-    }
+    let host = HeaderValue::from_str(history.host.as_deref()?).ok()?;
+    headers.insert(header::HOST, host);
     if let Some(authorization) = &operation.probe_authorization {
         let mut value = HeaderValue::from_str(authorization.header()).ok()?;
         value.set_sensitive(true);

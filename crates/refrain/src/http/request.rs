@@ -14,8 +14,12 @@
 
 use std::{
     fmt,
+    future::poll_fn,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     task::{Context, Poll, Waker, ready},
     time::Duration,
 };
@@ -44,7 +48,6 @@ use crate::{
     Error, ErrorKind, Intent, Key, Operation, Outcome, RecordId, Verdict,
     engine::{ClaimReply, ClaimResult, Count, Guard},
     policy::{Match, Mode, OnStoreFailure},
-    receipts::{Standing, Witness},
     record::Doubt,
 };
 
@@ -72,7 +75,7 @@ pin_project! {
         ReadingBody { next: NextState<F, R, E> },
         /// Known: key, scope, fingerprint and credential. The store has not replied, or a request in flight is waited for.
         /// Durable: perhaps the claim. A disconnect releases it, because nothing was executed for it.
-        Claiming { next: NextState<F, R, E> },
+        Claiming { next: NextState<F, R, E>, waited: Arc<AtomicBool> },
         /// Known: the claim failed, so it is not known whether the request is a duplicate.
         /// Durable: perhaps the claim, which the engine releases once the store answers.
         Unclaimed { next: NextState<F, R, E> },
@@ -97,17 +100,6 @@ impl<F, R: Send + 'static, E: Send + 'static> RequestState<F, R, E> {
     pub(super) fn replied(response: Response<Body<R>>) -> Self {
         let reply = Some(Ok(Box::new(response)));
         Self::Replied { reply }
-    }
-
-    /// The same state; a reply notes whether the request waited for another one.
-    fn with_waited(mut self, has_waited: bool) -> Self {
-        if let Self::Replied {
-            reply: Some(Ok(response)),
-        } = &mut self
-        {
-            response.body_mut().waited = has_waited;
-        }
-        self
     }
 }
 
@@ -145,8 +137,14 @@ where
         let mut this = self.project();
         let reply = loop {
             let next = match this.state.as_mut().project() {
+                StateProjection::Claiming { next, waited } => {
+                    let polled = next.as_mut().poll(context);
+                    if let Some(report) = this.report.as_mut().filter(|_| waited.load(Relaxed)) {
+                        report.note_waited();
+                    }
+                    ready!(polled)
+                }
                 StateProjection::ReadingBody { next }
-                | StateProjection::Claiming { next }
                 | StateProjection::Unclaimed { next }
                 | StateProjection::LookingUp { next }
                 | StateProjection::Observing { next } => ready!(next.as_mut().poll(context)),
@@ -200,6 +198,8 @@ struct ReportedRequest {
     target: Uri,
     traceparent: Option<HeaderValue>,
     trace: Option<TraceContext>,
+    /// Whether it waited for another request.
+    waited: bool,
 }
 
 impl DecisionReport {
@@ -219,7 +219,14 @@ impl DecisionReport {
             target: shared.uri(head).into_owned(),
             traceparent: extract::traceparent(&head.headers).cloned(),
             trace: head.extensions.get().copied(),
+            waited: false,
         }))))
+    }
+
+    fn note_waited(&mut self) {
+        if let Some(request) = &mut self.0 {
+            request.waited = true;
+        }
     }
 
     /// Reports the response; `None` if the service failed.
@@ -235,7 +242,6 @@ impl DecisionReport {
         let reported = DecidedRequest {
             response: Some((response.status(), response.headers())),
             served: body.served,
-            waited: body.waited,
             ..request.decided(body.decision.unwrap_or(Decision::Passed))
         };
         request.observer.decided(&reported);
@@ -252,9 +258,10 @@ impl ReportedRequest {
             response: None,
             traceparent: self.traceparent.as_ref(),
             trace: self.trace,
+            since: self.since,
             took: self.since.elapsed(),
             served: None,
-            waited: false,
+            waited: self.waited,
         }
     }
 }
@@ -304,7 +311,8 @@ impl<S> MatchedRequest<S> {
             Err(error) => return self.refuse(&problem::invalid_key(&error)),
         };
         let share = Share::refusable(&self.shared.budget);
-        let mut reading = BodyReader::new(body, self.request_bytes_max(), share);
+        let bytes_max = self.shared.request_bytes_max(operation);
+        let mut reading = BodyReader::new(body, bytes_max, share);
         if let Poll::Ready(read) = poll_once(&mut reading) {
             return self.body_read(key, read);
         }
@@ -342,14 +350,19 @@ impl<S> MatchedRequest<S> {
         if let Poll::Ready(claimed) = poll_once(&mut claim) {
             return self.claimed::<B, R>(claimed, record, body);
         }
-        let claim = Box::new(claim);
+        let mut claim = Box::new(claim);
+        let waited = Arc::new(AtomicBool::new(claim.has_waited()));
+        let noted = waited.clone();
         let next = Box::pin(async move {
-            let claimed = claim.await;
-            let has_waited = claimed.has_waited;
-            let state = self.claimed::<B, R>(claimed, record, body);
-            state.with_waited(has_waited)
+            let claimed = poll_fn(|context| {
+                let polled = Pin::new(&mut *claim).poll(context);
+                noted.store(claim.has_waited(), Relaxed);
+                polled
+            });
+            let claimed = claimed.await;
+            self.claimed::<B, R>(claimed, record, body)
         });
-        RequestState::Claiming { next }
+        RequestState::Claiming { next, waited }
     }
 
     /// Executes the operation if the claim was granted, and otherwise replies.
@@ -494,11 +507,15 @@ async fn may_pass(
     error: &Error,
 ) -> Result<(), Box<Problem>> {
     let is_unaudited = error.kind() == ErrorKind::Unaudited;
-    let cause = match is_unaudited {
-        true => "the audit log",
-        false => "the store or the receipts",
-    };
-    crate::log_rarely!(error, operation = %operation.name, %error, "a claim failed because of {cause}");
+    let name = &operation.name;
+    match is_unaudited {
+        true => {
+            crate::log_rarely!(error, by = name, operation = %name, %error, "a claim failed because of the audit log");
+        }
+        false => {
+            crate::log_rarely!(error, by = name, operation = %name, %error, "a claim failed because of the store or the receipts");
+        }
+    }
     if !is_unaudited && operation.on_store_failure == OnStoreFailure::Refuse {
         return Err(Box::new(problem::no_store()));
     }
@@ -563,21 +580,16 @@ impl<S> MatchedRequest<S> {
         extract::find_key(&operation.key, operation.syntax, head, &uri, &content)
     }
 
-    /// Whether a retry later learns the outcome: a receipt appears, or the key is released once the attempt can no longer commit.
+    /// Whether a later retry learns the outcome. This one neither released nor replaced the attempt, so no attempts are
+    /// left, or the attempt may still commit.
     fn will_be_known(&self, doubt: &Doubt) -> bool {
-        let is_unproven = |witness: &Arc<Witness>| witness.standing() == Standing::Unproven;
-        let witness = self.shared.witness(&self.found.operation);
-        !doubt.settle_left.is_zero() && witness.is_some_and(is_unproven)
-    }
-
-    /// The cap for request bodies: a body that never fits into the budget is over the cap, too.
-    fn request_bytes_max(&self) -> usize {
-        let fits = self.shared.budget.body_bytes_max();
-        self.found.operation.request_bytes_max.min(fits)
+        let (found, may_commit) = (&self.found, !doubt.settle_left.is_zero());
+        self.shared
+            .will_be_known(&found.operation, may_commit, false)
     }
 
     fn too_large(&self) -> Problem {
-        let bytes_max = self.request_bytes_max();
+        let bytes_max = self.shared.request_bytes_max(&self.found.operation);
         let detail = format!("The body may have at most {bytes_max} bytes.");
         Problem::new(Code::RequestTooLarge, detail)
     }

@@ -251,7 +251,7 @@ impl Execution {
             (Ok(Settled::Applied), Some(witness)) => engine.check_receipt(witness, id),
             (Ok(_), _) => {}
             (Err(error), _) => {
-                crate::log_rarely!(error, record = %id, %error, "cannot store a late outcome");
+                tracing::error!(record = %id, %error, "cannot store a late outcome");
             }
         }
     }
@@ -292,7 +292,7 @@ async fn release_late(running: Running) {
     }
     let record = running.id();
     if let Err(error) = running.release_late().await {
-        crate::log_rarely!(error, %record, %error, "cannot release a key after a late response without effect");
+        tracing::error!(%record, %error, "cannot release a key after a late response without effect");
     }
 }
 
@@ -458,7 +458,7 @@ fn take_outcome_header(operation: &Operation, headers: &mut HeaderMap) -> Option
         b"keep" => Some(Ending::Keep),
         b"release" => Some(Ending::Release),
         _ => {
-            crate::log_rarely!(warn, operation = %operation.name, "invalid Refrain-Outcome header ignored; send keep or release");
+            crate::log_rarely!(warn, by = operation.name, operation = %operation.name, "invalid Refrain-Outcome header ignored; send keep or release");
             None
         }
     }

@@ -20,14 +20,14 @@ use super::{
     extract,
     layer::{LayerState, Prefix, Reported},
     lookup, observe, pages,
-    problem::Problem,
+    problem::{PROBLEMS_PATH, Problem},
     request::{DecisionReport, MatchedRequest, RequestState, ResponseFuture},
 };
 use crate::{
     Error, ErrorKind, Key, Operation, RecordId, Result,
     engine::ProbeSource,
     policy::{Match, Mode},
-    receipts::Witness,
+    receipts::{Standing, Witness},
 };
 
 /// A service whose operations are guarded. Made by [`RefrainLayer`].
@@ -67,7 +67,9 @@ where
         let (mut head, body) = request.into_parts();
         strip(&mut head.headers);
         if let Some(page) = self.shared.page(&head) {
-            return ResponseFuture::new(None, RequestState::replied(page));
+            let report = DecisionReport::new(&self.shared, None, &head, Instant::now());
+            let page = marked(Decision::PageServed, page);
+            return ResponseFuture::new(report, RequestState::replied(page));
         }
         if self.shared.has_lookup
             && let Some(key) = self.shared.looked_up(&head)
@@ -178,6 +180,30 @@ impl LayerState {
         }
     }
 
+    /// The cap for request bodies: a body that never fits into the budget is over the cap, too.
+    pub(super) fn request_bytes_max(&self, operation: &Operation) -> usize {
+        let fits = self.budget.body_bytes_max();
+        operation.request_bytes_max.min(fits)
+    }
+
+    /// Whether a retry learns the outcome of an attempt in doubt from its receipt, or executes. `is_receipted` is whether
+    /// the attempt was exactly-once.
+    pub(super) fn will_be_known(
+        &self,
+        operation: &Operation,
+        is_receipted: bool,
+        has_attempts: bool,
+    ) -> bool {
+        let standing = self.witness(operation).map(|it| it.standing());
+        match standing {
+            // Released once it can no longer commit.
+            Some(Standing::Unproven) => is_receipted,
+            // Replaced by another attempt.
+            Some(Standing::Proven) => is_receipted && has_attempts,
+            Some(Standing::Missing) | None => false,
+        }
+    }
+
     /// The problem as a response.
     pub(super) fn refuse<R>(&self, problem: &Problem) -> Response<Body<R>> {
         marked(problem.code().into(), problem.response(&self.problems))
@@ -193,8 +219,8 @@ impl LayerState {
         }
         let uri = self.uri(head);
         let name = uri.path().strip_prefix(self.problems.as_str())?;
-        // The root of the service is not ours.
-        let has_index = self.problems != "/";
+        // Below another base, the service may have a page of its own there.
+        let has_index = self.problems == PROBLEMS_PATH;
         pages::find(name, has_index, head)
     }
 }
@@ -305,6 +331,8 @@ impl RefrainLayer {
                 self.stop_probes();
             }
         }
+        // Also without a way to look them up, records in doubt are logged.
+        shared.engine.start_background();
     }
 
     pub(super) fn stop_probes(&self) {

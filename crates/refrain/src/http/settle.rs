@@ -204,7 +204,8 @@ impl Execution {
     }
 
     fn not_stored<R>(&self, error: &Error) -> BoxedResponse<R> {
-        crate::log_rarely!(error, %error, "cannot store an outcome");
+        let (record, operation) = (self.record, &self.operation.name);
+        tracing::error!(%record, operation, %error, "cannot store an outcome");
         let detail = match error.kind() {
             ErrorKind::Unaudited => {
                 "The operation has ended. Its outcome is not returned before it is in the audit log."

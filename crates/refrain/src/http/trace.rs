@@ -33,11 +33,16 @@ impl TraceContext {
     #[must_use]
     pub fn of_caller(headers: &HeaderMap) -> Option<Self> {
         let mut values = headers.get_all(TRACEPARENT).iter();
-        let value = values.next()?.to_str().ok()?;
+        let value = values.next()?;
         match values.next() {
             Some(_) => None,
-            None => parse(value),
+            None => Self::read(value),
         }
+    }
+
+    /// The span in a `traceparent`; `None` if it is invalid.
+    pub(super) fn read(traceparent: &HeaderValue) -> Option<Self> {
+        parse(traceparent.to_str().ok()?)
     }
 
     /// Sets the header `traceparent` to this span. `tracestate` is kept only if the trace began before this request,

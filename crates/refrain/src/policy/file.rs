@@ -73,6 +73,8 @@ pub struct Settings {
     pub listen: SocketAddr,
     /// Address of the admin listener: API, metrics and health probes.
     pub admin: SocketAddr,
+    /// Further host names of the admin listener on a loopback address, in lower case.
+    pub admin_hosts: Vec<String>,
     /// URL of the upstream service: scheme and authority, without a trailing slash.
     pub upstream: Option<String>,
     /// Store for the records. Of two, the first is a cache of outcomes in front of the second.
@@ -257,6 +259,7 @@ impl fmt::Debug for Settings {
         f.debug_struct("Settings")
             .field("listen", &self.listen)
             .field("admin", &self.admin)
+            .field("admin_hosts", &self.admin_hosts)
             .field("upstream", &self.upstream)
             .field("store", &self.store)
             .field("durability", &self.durability)

@@ -272,7 +272,13 @@ impl Operation {
     /// Whether a header with this name, in lower case, is stored and replayed.
     #[must_use]
     pub fn replays_header(&self, name: &str) -> bool {
-        REPLAY_HEADERS.contains(&name) || self.replay_headers.iter().any(|header| header == name)
+        Self::always_replays(name) || self.replay_headers.iter().any(|header| header == name)
+    }
+
+    /// Whether every operation stores and replays a header with this name, in lower case.
+    #[must_use]
+    pub fn always_replays(name: &str) -> bool {
+        REPLAY_HEADERS.contains(&name)
     }
 
     /// Whether this operation applies wherever both match, so that `other` never does there.

@@ -81,6 +81,34 @@ impl Pattern {
         })
     }
 
+    /// The path with the names of the segments that `hides` selects in place of their values, for example
+    /// `/orders/{key}`. The path has to match the pattern. If it is written in an unusual way, in which segments cannot
+    /// be counted simply, it is replaced by the path of the pattern.
+    pub fn masked<'t>(&self, path: &'t str, hides: impl Fn(&str) -> bool) -> Cow<'t, str> {
+        if !self.names().any(&hides) {
+            return Cow::Borrowed(path);
+        }
+        let is_plain = !path.contains('%') && !path.contains("//") && !path.contains("/.");
+        let parts: Vec<_> = path.trim_start_matches('/').split('/').collect();
+        if !is_plain || parts.len() < self.segments.len() {
+            let path = self.text.split_once(' ').map_or("*", |(_, path)| path);
+            return Cow::Owned(path.to_owned());
+        }
+        let mut masked = String::with_capacity(path.len());
+        for (at, part) in parts.iter().enumerate() {
+            masked.push('/');
+            match self.segments.get(at) {
+                Some(Segment::Named(name)) if hides(name) => {
+                    masked.push('{');
+                    masked.push_str(name);
+                    masked.push('}');
+                }
+                _ => masked.push_str(part),
+            }
+        }
+        Cow::Owned(masked)
+    }
+
     pub(super) fn is_any_method(&self) -> bool {
         self.methods.is_empty()
     }
@@ -540,13 +568,13 @@ pub(super) fn fold(segment: &[u8]) -> Cow<'_, [u8]> {
     })
 }
 
-/// Percent-decodes. A `%` without two hexadecimal digits is kept.
 /// The percent-decoded text; `None` if a `%` is not followed by two hexadecimal digits.
 #[cfg(feature = "http")]
 pub(crate) fn decoded(text: &str) -> Option<Cow<'_, [u8]>> {
     is_well_encoded(text).then(|| decode(text))
 }
 
+/// Percent-decodes. A `%` without two hexadecimal digits is kept.
 fn decode(text: &str) -> Cow<'_, [u8]> {
     if !text.contains('%') {
         return Cow::Borrowed(text.as_bytes());

@@ -191,7 +191,7 @@ impl Witness {
         self.missing.fetch_add(1, Ordering::Relaxed);
         match self.set_standing(Standing::Missing) == Standing::Missing as u8 {
             true => {
-                crate::log_rarely!(warn, %record, operation = %self.operation, "another success without a receipt");
+                tracing::warn!(%record, operation = %self.operation, "another success without a receipt");
             }
             false => tracing::error!(
                 %record, operation = %self.operation,

@@ -375,11 +375,18 @@ impl Store for Embedded {
 
     async fn list(&self, query: &Query) -> Result<Page> {
         let query = query.clone();
-        self.blocking(move |this| {
+        // Dropped with this future: nobody waits for the page any more.
+        let caller = Arc::new(());
+        let is_waiting = Arc::downgrade(&caller);
+        let listed = self.blocking(move |this| {
+            let table = &this.inner.shared.table;
             let read = |id| this.read_one(id);
-            super::list(&this.inner.shared.table, &query, Slot::may_be, read)
-        })
-        .await
+            let is_wanted = || is_waiting.strong_count() > 0;
+            super::list(table, &query, Slot::may_be, read, is_wanted)
+        });
+        let page = listed.await;
+        drop(caller);
+        page
     }
 
     async fn erase(&self, id: RecordId) -> Result<Erased> {

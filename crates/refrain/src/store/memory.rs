@@ -122,6 +122,22 @@ impl Memory {
         })
     }
 
+    /// Runs work that may visit every record on the blocking thread pool: on the caller's thread it would delay requests.
+    /// Without a runtime there is no pool, and no other task on the thread.
+    async fn scan<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Self) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            return work(self);
+        };
+        let this = self.clone();
+        let done = runtime.spawn_blocking(move || work(&this)).await;
+        done.unwrap_or_else(|panic| {
+            Err(Error::new(ErrorKind::Unavailable, "the store failed").with_source(panic))
+        })
+    }
+
     fn read_one(&self, id: RecordId) -> Option<Reading> {
         let record = *self.shared.table.get(id)?;
         let now = self.shared.clock.now();
@@ -188,9 +204,13 @@ impl Store for Memory {
     }
 
     async fn list(&self, query: &Query) -> Result<Page> {
-        let read = |id| Ok(self.read_one(id));
-        // Reading from memory is cheap, so no filter before it.
-        super::list(&self.shared.table, query, |_, _| true, read)
+        let query = query.clone();
+        self.scan(move |this| {
+            let read = |id| Ok(this.read_one(id));
+            // Reading from memory is cheap, so no filter before it.
+            super::list(&this.shared.table, &query, |_, _| true, read, || true)
+        })
+        .await
     }
 
     async fn erase(&self, id: RecordId) -> Result<Erased> {
@@ -198,12 +218,14 @@ impl Store for Memory {
     }
 
     async fn census(&self) -> Result<Census> {
-        let now = self.shared.clock.now();
-        let mut census = Census::default();
-        self.shared
-            .table
-            .each(|record| census.count_at(record, now));
-        Ok(census)
+        self.scan(|this| {
+            let now = this.shared.clock.now();
+            let mut census = Census::default();
+            let table = &this.shared.table;
+            table.each(|record| census.count_at(record, now));
+            Ok(census)
+        })
+        .await
     }
 
     async fn sweep(&self, at_most: u32) -> Result<u32> {

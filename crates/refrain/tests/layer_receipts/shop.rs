@@ -121,6 +121,7 @@ impl Shop {
         let mut operation = Operation::new("POST /pay").unwrap();
         operation.terms.guarantee = Guarantee::ExactlyOnce;
         operation.receipts = Some(Address::new(ADDRESS));
+        operation.lookup = true;
         operation.terms.lease = SECOND * 3;
         operation.terms.timeout = SECOND * 5;
         operation.terms.settle_after = SECOND * 8;
@@ -196,6 +197,17 @@ impl Shop {
             body,
             is_replay,
         }
+    }
+
+    /// The state and the advice of a look-up of this key.
+    pub(crate) async fn look_up(&self, key: &str) -> (String, String) {
+        let request = Request::get(format!("/.well-known/idempotency/{key}"));
+        let request = request.body(Body::empty()).unwrap();
+        let response = self.app.clone().call(request).await.unwrap();
+        let body = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+        let json: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        let text = |name: &str| json[name].as_str().unwrap_or_default().to_owned();
+        (text("state"), text("advice"))
     }
 
     pub(crate) fn calls(&self) -> usize {

@@ -133,3 +133,24 @@ async fn after_a_restart_receipts_tell_what_became_of_attempts_before_it() {
     assert!(shop.pay("lost", "commit").await.is_replay);
     assert_eq!(shop.standing(), Standing::Proven);
 }
+
+/// A client that is told to wait for receipts that cannot decide would wait for ever.
+#[tokio::test(start_paused = true)]
+async fn a_look_up_says_wait_only_if_receipts_decide() {
+    let unknown = |advice: &str| ("unknown".to_owned(), advice.to_owned());
+    let shop = Shop::new();
+    shop.pay("early", "lost").await;
+    assert_eq!(shop.look_up("early").await, unknown("wait"));
+    let shop = Shop::proven().await;
+    shop.pay("proven", "lost").await;
+    assert_eq!(shop.look_up("proven").await, unknown("wait"));
+    assert_eq!(shop.pay("k", "forget").await.status, 201);
+    shop.until_standing(Standing::Missing).await;
+    assert_eq!(shop.look_up("proven").await, unknown("ask"));
+    // Sent under at-most-once, so a missing receipt says nothing about it.
+    shop.pay("missing", "lost").await;
+    assert_eq!(shop.pay("other", "commit").await.status, 201);
+    shop.until_standing(Standing::Proven).await;
+    assert_eq!(shop.look_up("missing").await, unknown("ask"));
+    assert_eq!(shop.look_up("proven").await, unknown("wait"));
+}

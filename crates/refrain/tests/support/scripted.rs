@@ -27,6 +27,7 @@ pub(crate) enum Op {
     Settle,
     Renew,
     Read,
+    List,
     Sweep,
 }
 
@@ -196,7 +197,9 @@ impl Store for Scripted {
     }
 
     async fn list(&self, query: &Query) -> refrain::Result<Page> {
-        self.records.list(query).await
+        let (records, query) = (self.records.clone(), query.clone());
+        self.run(Op::List, async move { records.list(&query).await })
+            .await
     }
 
     async fn erase(&self, id: RecordId) -> refrain::Result<Erased> {

@@ -180,9 +180,11 @@ async fn served() -> String {
         is_draining: Arc::default(),
         token: None,
         reader_token: None,
+        hosts: Vec::new(),
         configuration: serde_json::Value::Null,
         workers: Some(Arc::new(OneWorker)),
         reload: None,
+        search_time: admin::SEARCH_TIME,
     };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

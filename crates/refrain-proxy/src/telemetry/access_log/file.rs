@@ -6,10 +6,17 @@ use std::{
     io::{self, Read as _, Seek as _, SeekFrom, Write as _},
     os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
+    time::Duration,
 };
+
+use tokio::time::Instant;
 
 /// Other users of the machine cannot read the file.
 const FILE_MODE: u32 = 0o640;
+/// Pause before a rotation that failed is tried again.
+const ROTATION_RETRY: Duration = Duration::from_secs(60);
+/// Ending of a file that is being rotated.
+const ASIDE: &str = ".rotating";
 
 /// A file that other programs may rename or remove at any time, as logrotate does.
 #[derive(Debug)]
@@ -18,6 +25,8 @@ pub(super) struct LogFile {
     bytes_max: u64,
     files_max: usize,
     open: OpenFile,
+    /// When a rotation that failed is tried again.
+    pub(super) retry_at: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -80,6 +89,7 @@ impl LogFile {
             bytes_max: bytes_max as u64,
             files_max,
             open: opened?,
+            retry_at: None,
         })
     }
 
@@ -95,7 +105,7 @@ impl LogFile {
             Ok(found) if identity(&found) == before => {
                 let is_full = found.len() > 0 && found.len() + len as u64 > self.bytes_max;
                 if is_full {
-                    self.rotate()?;
+                    self.try_rotate();
                 }
             }
             Ok(_) => self.open = OpenFile::open(&self.path)?,
@@ -111,26 +121,65 @@ impl LogFile {
         self.open.file.write(bytes)
     }
 
-    /// Renames `FILE` to `FILE.1`, `FILE.1` to `FILE.2` and so on, and starts a new `FILE`.
-    fn rotate(&mut self) -> io::Result<()> {
-        for number in (1..self.files_max).rev() {
-            match fs::rename(self.numbered(number - 1), self.numbered(number)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
+    /// Rotates, unless that failed a short time ago. If it fails, the lines go on into the same file: a log that is
+    /// too large is better than none.
+    fn try_rotate(&mut self) {
+        if self.retry_at.is_some_and(|at| Instant::now() < at) {
+            return;
+        }
+        match self.rotate() {
+            Ok(()) => self.retry_at = None,
+            Err(error) => {
+                if self.retry_at.is_none() {
+                    let log = self.path.display();
+                    tracing::warn!(%log, %error, "cannot rotate the access log, which goes on in the same file; \
+                        let the proxy's user rename the file and those beside it");
+                }
+                self.retry_at = Some(Instant::now() + ROTATION_RETRY);
             }
         }
+    }
+
+    /// Renames `FILE` to `FILE.1`, `FILE.1` to `FILE.2` and so on, and starts a new `FILE`.
+    fn rotate(&mut self) -> io::Result<()> {
         if self.files_max == 1 {
             fs::remove_file(&self.path)?;
+        } else {
+            let aside = self.beside(ASIDE);
+            // Left by a process that ended while it rotated.
+            if fs::symlink_metadata(&aside).is_ok_and(|found| found.is_file()) {
+                self.file_away(&aside)?;
+            }
+            // The one step that may be refused comes before the older files are touched.
+            fs::rename(&self.path, &aside)?;
+            if let Err(error) = self.file_away(&aside) {
+                fs::rename(&aside, &self.path)?;
+                return Err(error);
+            }
         }
         self.open = OpenFile::open(&self.path)?;
         Ok(())
     }
 
-    fn numbered(&self, number: usize) -> PathBuf {
-        let mut name = OsString::from(&self.path);
-        if number > 0 {
-            name.push(format!(".{number}"));
+    /// Renames `FILE.1` to `FILE.2` and so on, and this file to `FILE.1`.
+    fn file_away(&self, aside: &Path) -> io::Result<()> {
+        for number in (2..self.files_max).rev() {
+            match fs::rename(self.numbered(number - 1), self.numbered(number)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
         }
+        fs::rename(aside, self.numbered(1))
+    }
+
+    fn numbered(&self, number: usize) -> PathBuf {
+        self.beside(&format!(".{number}"))
+    }
+
+    /// The path of a file beside this one, with this ending.
+    fn beside(&self, ending: &str) -> PathBuf {
+        let mut name = OsString::from(&self.path);
+        name.push(ending);
         name.into()
     }
 }

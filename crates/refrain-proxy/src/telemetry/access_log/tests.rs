@@ -86,6 +86,54 @@ fn full_files_are_renamed_and_the_oldest_is_deleted() {
     assert_eq!(shown("access.log").as_deref(), Some(""));
 }
 
+/// Writes a line; returns the contents of the log.
+fn append(file: &mut LogFile, line: &str) -> String {
+    let _ = file.prepare(line.len()).unwrap();
+    assert_eq!(file.write(line.as_bytes()).unwrap(), line.len());
+    fs::read_to_string(file.path()).unwrap()
+}
+
+#[test]
+fn a_rotation_that_fails_loses_no_line_and_no_older_file() {
+    // A folder in the place of a file cannot be replaced by a file: the one cannot be moved aside, the other not shifted.
+    for obstacle in ["access.log.rotating", "access.log.1"] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = log_file(&folder);
+        let beside = |name: &str| folder.path().join(name);
+        fs::create_dir_all(beside(obstacle).join("inside")).unwrap();
+        fs::write(beside("access.log.2"), "two\n").unwrap();
+        if obstacle != "access.log.1" {
+            fs::write(beside("access.log.1"), "one\n").unwrap();
+        }
+        let mut file = LogFile::open(&path, 10, 3).unwrap();
+        let mut expected = String::new();
+        for line in ["first line\n", "second line\n", "third line\n"] {
+            expected.push_str(line);
+            assert_eq!(append(&mut file, line), expected, "{obstacle}");
+            file.retry_at = file.retry_at.map(|_| tokio::time::Instant::now());
+        }
+        assert!(file.retry_at.is_some(), "{obstacle} was no obstacle");
+        assert_eq!(lines(&beside("access.log.2")), ["two"], "{obstacle}");
+        fs::remove_dir_all(beside(obstacle)).unwrap();
+        assert_eq!(append(&mut file, "fourth\n"), "fourth\n", "{obstacle}");
+        assert_eq!(lines(&beside("access.log.1")).len(), 3, "{obstacle}");
+        assert!(file.retry_at.is_none(), "{obstacle}");
+    }
+}
+
+#[test]
+fn a_rotation_that_was_interrupted_is_finished() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = log_file(&folder);
+    let beside = |name: &str| folder.path().join(name);
+    fs::write(beside("access.log.rotating"), "moved aside\n").unwrap();
+    let mut file = LogFile::open(&path, 10, 3).unwrap();
+    append(&mut file, "first line\n");
+    append(&mut file, "second line\n");
+    assert_eq!(lines(&beside("access.log.1")), ["first line"]);
+    assert_eq!(lines(&beside("access.log.2")), ["moved aside"]);
+}
+
 #[test]
 fn renamed_or_truncated_files_are_followed() {
     let folder = tempfile::tempdir().unwrap();

@@ -138,6 +138,7 @@ fn query(rng: &mut StdRng) -> Query {
     use StateName::{Completed, InFlight, Indeterminate, Tombstone};
     let states = [InFlight, Completed, Indeterminate, Tombstone].map(Some);
     Query {
+        search_time: None,
         state: one_of(rng, &[&states[..], &[None]].concat()),
         after: one_of(rng, &[None, None, Some(id(1))]),
         limit: one_of(rng, &[1, 2, 100]),

@@ -231,7 +231,7 @@ impl<'a> RelayRun<'a> {
     fn failed(&mut self, entry: &Entry, error: &Error, since: Instant) -> Fate {
         self.relay.counters.0.failed.fetch_add(1, Relaxed);
         let destination = &entry.destination;
-        crate::log_rarely!(warn, %error, destination, id = entry.id, "cannot publish a message; it is retried");
+        crate::log_rarely!(warn, by = destination, %error, destination, id = entry.id, "cannot publish a message; it is retried");
         if !self.broker.has_ended_since(since) {
             self.take_at = self.broker.next();
             // After a few attempts the message rests anyway: it may be the cause, and must not delay the others

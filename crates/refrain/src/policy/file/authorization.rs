@@ -101,7 +101,9 @@ pub(super) fn resolve(
     match made {
         Ok(made) => Some(made.with_origin(origin)),
         Err(error) => {
-            report.push_error(at, &error);
+            let error = error.to_string();
+            let (message, help) = error.split_once("; ").unwrap_or((&error, ""));
+            report.push(at, format!("{origin}: {message}"), help);
             None
         }
     }

@@ -62,6 +62,7 @@ pub(super) fn settings(
     Some(Settings {
         listen: server.listen,
         admin: server.admin,
+        admin_hosts: server.admin_hosts,
         upstream: server.upstream,
         store: server.store,
         durability: server.durability,

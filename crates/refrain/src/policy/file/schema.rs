@@ -128,6 +128,7 @@ macro_rules! text {
 
 text! {
     Address: r"^(\[[0-9A-Fa-f:.]+\]|[0-9.]+):[0-9]{1,5}$";
+    HostName: r"^[0-9A-Za-z.-]+$";
     Upstream: r"^https?://[^/?#@\s]+/?$";
     OtlpUrl: r"^https?://[^/?#@\s]+(/[^?#\s]*)?$";
     StoreUrl: store_pattern(|_| true);

@@ -27,6 +27,7 @@ const STORES_MAX: usize = 2;
 pub(super) struct Resolved {
     pub(super) listen: SocketAddr,
     pub(super) admin: SocketAddr,
+    pub(super) admin_hosts: Vec<String>,
     pub(super) upstream: Option<String>,
     pub(super) store: Vec<Address>,
     pub(super) durability: Durability,
@@ -38,6 +39,7 @@ pub(super) fn resolve(part: &Part<Server>, report: &mut Report<'_>) -> Resolved 
     let Server {
         listen,
         admin,
+        admin_hosts,
         upstream,
         durability,
         audit_log,
@@ -48,6 +50,7 @@ pub(super) fn resolve(part: &Part<Server>, report: &mut Report<'_>) -> Resolved 
     let mut resolved = Resolved {
         listen: address(listen.as_deref(), LISTEN, place("listen"), report),
         admin: address(admin.as_deref(), ADMIN, place("admin"), report),
+        admin_hosts: hosts(admin_hosts.as_ref(), &place("admin_hosts"), report),
         upstream: upstream
             .as_deref()
             .and_then(|url| self::upstream(url, place("upstream"), report)),
@@ -113,6 +116,22 @@ fn address(
         );
         default
     })
+}
+
+/// Host names in lower case.
+fn hosts(list: Option<&List>, whole: &Range<usize>, report: &mut Report<'_>) -> Vec<String> {
+    let members = list.map_or(&[][..], |list| &list.0);
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b".-".contains(&byte);
+    for (host, at) in members {
+        if host.is_empty() || !host.bytes().all(is_part) {
+            let at = at.clone().unwrap_or_else(|| whole.clone());
+            let message = format!("invalid host name `{host}` in `admin_hosts`");
+            let help = "write only the name, without scheme and port, such as \"refrain.internal\"";
+            report.push(at, message, help);
+        }
+    }
+    let names = members.iter().map(|(host, _)| host.to_ascii_lowercase());
+    names.collect()
 }
 
 fn upstream(url: &str, at: Range<usize>, report: &mut Report<'_>) -> Option<String> {

@@ -34,6 +34,10 @@ pub(super) struct Server {
     /// Address and port of the admin listener: API, metrics and health probes. Default: 127.0.0.1:8378.
     #[schemars(with = "Option<schema::Address>")]
     pub(super) admin: Option<String>,
+    /// Further host names of the admin listener on a loopback address, such as that of a TLS proxy in front of it;
+    /// they need an admin token. Default: none.
+    #[schemars(with = "Option<schema::OneOrMore<schema::HostName>>")]
+    pub(super) admin_hosts: Option<List>,
     /// URL of the upstream service: scheme, host and port, such as `http://127.0.0.1:3000`.
     #[schemars(with = "Option<schema::Upstream>")]
     pub(super) upstream: Option<String>,
