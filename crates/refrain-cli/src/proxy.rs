@@ -339,8 +339,9 @@ async fn serve(args: &Args, settings: &Settings, said: Option<&str>) -> Result<(
     }
     greeting::print(settings, address, admin_address, &engine, said);
     tokio::spawn(reloader.follow(hangups));
-    if let Some(socket) = socket {
-        tokio::spawn(replaceable.serve(socket));
+    match socket {
+        Some(socket) => drop(tokio::spawn(replaceable.serve(socket))),
+        None => drop(replaceable),
     }
     notifier.ready();
     let watchdog = notifier.clone();

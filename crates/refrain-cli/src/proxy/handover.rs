@@ -228,10 +228,16 @@ pub(super) struct Replaceable {
 }
 
 impl Replaceable {
-    /// Serves the control socket until another process has taken over.
+    /// Serves the control socket until another process has taken over, or the proxy stops: then no handle of its
+    /// sockets may stay open, because connections would wait in them.
     pub(super) async fn serve(self, mut control: ControlSocket) {
+        let mut phases = self.phase.subscribe();
         loop {
-            let Ok((stream, _)) = control.listener.accept().await else {
+            let accepted = tokio::select! {
+                accepted = control.listener.accept() => accepted,
+                _ = phases.wait_for(|phase| *phase == Phase::Draining) => return,
+            };
+            let Ok((stream, _)) = accepted else {
                 sleep(RETRY_EVERY).await;
                 continue;
             };
@@ -298,6 +304,17 @@ impl Replaceable {
         None
     }
 
+    /// Enters a phase, unless the proxy stops.
+    fn enter(&self, phase: Phase) {
+        self.phase.send_if_modified(|now| {
+            let is_stopping = *now == Phase::Draining;
+            if !is_stopping {
+                *now = phase;
+            }
+            !is_stopping
+        });
+    }
+
     /// Hands over; returns whether the other process serves now.
     async fn hand_over(&self, mut channel: Channel, control: &Path) -> bool {
         let pid = match self.offer(&mut channel).await {
@@ -307,17 +324,17 @@ impl Replaceable {
                 return false;
             }
         };
-        self.phase.send_replace(Phase::Paused);
+        self.enter(Phase::Paused);
         match self.move_store(channel, control).await {
             Ok(()) => {
                 self.notifier.send(&format!("MAINPID={pid}"));
                 self.engine.stop_resuming();
-                self.phase.send_replace(Phase::Leaving);
+                self.enter(Phase::Leaving);
                 true
             }
             Err(why) => {
                 tracing::warn!(%why, pid, "another process wanted to replace this one, and failed; this one serves again");
-                self.phase.send_replace(Phase::Serving);
+                self.enter(Phase::Serving);
                 false
             }
         }
