@@ -179,12 +179,9 @@ impl Origin {
         names.unwrap_or_default()
     }
 
-    /// Joins [`head`](Self::head) and [`tail`](Self::tail); `None` if the head is too long.
     pub(crate) fn from_parts(head: &[u8], tail: &[u8]) -> Option<Self> {
-        Some(Self {
-            bytes: [head, tail].concat().into(),
-            head: head.len().try_into().ok()?,
-        })
+        let (bytes, head) = ([head, tail].concat().into(), head.len().try_into().ok()?);
+        Some(Self { bytes, head })
     }
 
     /// The first bytes of the trace of a new record, up to the time of the first attempt.
