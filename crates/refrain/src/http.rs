@@ -35,6 +35,8 @@ pub use trace::TraceContext;
 mod request;
 pub use request::ResponseFuture;
 
+mod report;
+
 pub mod extract;
 
 mod capture;

@@ -25,13 +25,13 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, Uri, request::Parts};
+use http::{Method, Request, Response, request::Parts};
 use pin_project_lite::pin_project;
 use tokio::time::Instant;
 use tower_service::Service;
 
 use super::{
-    DecidedRequest, Decision, Observer, REFRAIN_OUTCOME, TraceContext,
+    Decision, REFRAIN_OUTCOME,
     body::{Body, Carried, Guarded, OverBudget, Share, add_record, marked},
     capture::{BodyReader, ReadBody, ReadResult},
     extract::{self, HeadKey},
@@ -40,6 +40,7 @@ use super::{
     probe::HttpProbe,
     problem::{self, Code, Problem},
     reply,
+    report::DecisionReport,
     run::DetachedExecution,
     settle::{Execution, ReplyResult},
     streamed,
@@ -184,93 +185,6 @@ fn passed<R>(mut response: Response<R>, served: Duration, decision: Decision) ->
 impl<F, R: Send, E: Send> fmt::Debug for ResponseFuture<F, R, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ResponseFuture")
-    }
-}
-
-/// Reports a request to the observer: when its response is ready, or when this is dropped because the client disconnected.
-pub(super) struct DecisionReport(Option<Box<ReportedRequest>>);
-
-struct ReportedRequest {
-    observer: Arc<dyn Observer>,
-    operation: Option<Arc<Operation>>,
-    since: Instant,
-    method: Method,
-    target: Uri,
-    traceparent: Option<HeaderValue>,
-    trace: Option<TraceContext>,
-    /// Whether it waited for another request.
-    waited: bool,
-}
-
-impl DecisionReport {
-    /// The report of a request with this head, if there is an observer.
-    pub(super) fn new(
-        shared: &LayerState,
-        operation: Option<&Arc<Operation>>,
-        head: &Parts,
-        since: Instant,
-    ) -> Option<Self> {
-        let observer = shared.observer.as_ref()?.clone();
-        Some(Self(Some(Box::new(ReportedRequest {
-            observer,
-            operation: operation.cloned(),
-            since,
-            method: head.method.clone(),
-            target: shared.uri(head).into_owned(),
-            traceparent: extract::traceparent(&head.headers).cloned(),
-            trace: head.extensions.get().copied(),
-            waited: false,
-        }))))
-    }
-
-    fn note_waited(&mut self) {
-        if let Some(request) = &mut self.0 {
-            request.waited = true;
-        }
-    }
-
-    /// Reports the response; `None` if the service failed.
-    pub(super) fn send<R>(mut self, response: Option<&Response<Body<R>>>) {
-        let Some(request) = self.0.take() else {
-            return;
-        };
-        let Some(response) = response else {
-            request.observer.decided(&request.decided(Decision::Failed));
-            return;
-        };
-        let body = response.body();
-        let reported = DecidedRequest {
-            response: Some((response.status(), response.headers())),
-            served: body.served,
-            ..request.decided(body.decision.unwrap_or(Decision::Passed))
-        };
-        request.observer.decided(&reported);
-    }
-}
-
-impl ReportedRequest {
-    fn decided(&self, decision: Decision) -> DecidedRequest<'_> {
-        DecidedRequest {
-            operation: self.operation.as_deref(),
-            decision,
-            method: &self.method,
-            target: &self.target,
-            response: None,
-            traceparent: self.traceparent.as_ref(),
-            trace: self.trace,
-            since: self.since,
-            took: self.since.elapsed(),
-            served: None,
-            waited: self.waited,
-        }
-    }
-}
-
-impl Drop for DecisionReport {
-    fn drop(&mut self) {
-        if let Some(request) = self.0.take() {
-            request.observer.decided(&request.decided(Decision::HungUp));
-        }
     }
 }
 

@@ -21,7 +21,8 @@ use super::{
     layer::{LayerState, Prefix, Reported},
     lookup, observe, pages,
     problem::{PROBLEMS_PATH, Problem},
-    request::{DecisionReport, MatchedRequest, RequestState, ResponseFuture},
+    report::DecisionReport,
+    request::{MatchedRequest, RequestState, ResponseFuture},
 };
 use crate::{
     Error, ErrorKind, Key, Operation, RecordId, Result,
