@@ -1,5 +1,5 @@
 //! The project's own commands: `cargo xtask test`, `services`, `bench`, `peers`, `lint-corpus`, `tidy`,
-//! `book`, `reference`.
+//! `book`, `package`, `reference`.
 //!
 //! Depends on the standard library and `refrain-servers` alone, so that it builds fast on a fresh machine.
 
@@ -9,6 +9,7 @@ mod bench;
 mod book;
 mod cargo;
 mod lint_corpus;
+mod package;
 mod peers;
 mod services;
 mod test;
@@ -35,6 +36,8 @@ Commands:
                        or on its files whose names contain PART
   tidy                 check project rules that the compiler does not check
   book                 build the documentation into target/book, and check its links, examples and generated pages
+  package              build the Debian package into target/debian, and check the files in deploy/ with the
+                       tools of their formats, as far as they are installed
   reference            regenerate the generated pages of the documentation
   help                 print this page
 
@@ -63,6 +66,8 @@ fn main() -> ExitCode {
         "services" => usage("services takes no arguments"),
         "peers" if rest.is_empty() => peers::run(),
         "peers" => usage("peers takes no arguments"),
+        "package" if rest.is_empty() => package::run(),
+        "package" => usage("package takes no arguments"),
         "tidy" if rest.is_empty() => tidy::run(),
         "tidy" => usage("tidy takes no arguments"),
         "book" if rest.is_empty() => book::run(),

@@ -16,11 +16,11 @@ use std::{
 
 mod address;
 mod container;
-pub(crate) mod moto;
 mod nats;
 mod package;
 pub(crate) mod pgbouncer;
 mod postgres;
+pub(crate) mod pypi;
 mod rabbitmq;
 mod redis;
 pub(crate) mod tools;

@@ -14,7 +14,7 @@ use refrain_servers::Guard;
 
 use crate::{
     cargo,
-    services::{Services, UNAVAILABLE, moto, pgbouncer, tools},
+    services::{Services, UNAVAILABLE, pgbouncer, pypi, tools},
 };
 
 mod busy;
@@ -50,7 +50,7 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
     };
     let needed = [
         tools::find_or_install,
-        moto::find_or_make,
+        pypi::find_or_make,
         pgbouncer::find_or_install,
     ];
     if let Err(problem) = needed.iter().try_for_each(|find| find()) {

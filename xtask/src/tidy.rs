@@ -12,6 +12,7 @@ mod phrases;
 mod problems;
 mod rust;
 mod text;
+mod threats;
 mod tree;
 
 #[cfg(test)]
@@ -22,7 +23,7 @@ use tree::Tree;
 /// A rule: takes the whole tree and returns the violations.
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [Rule; 11] = [
+const RULES: [Rule; 12] = [
     text::length,
     text::leftovers,
     text::white_space,
@@ -34,6 +35,7 @@ const RULES: [Rule; 11] = [
     rust::type_names,
     problems::pages,
     links::targets,
+    threats::tests,
 ];
 
 /// Checks the working tree; exit code 1 if there are findings.

@@ -7,6 +7,7 @@
 use std::{net::SocketAddr, path::Path, time::Duration};
 
 use anyhow::{Context, Result, ensure};
+use refrain::encryption::MasterKey;
 use tokio::net::TcpListener;
 
 use crate::{
@@ -42,6 +43,8 @@ pub(crate) enum Front {
     Chaos,
     /// As `File`, with an access log.
     FileLogged,
+    /// As `File`, with encrypted records.
+    FileEncrypted,
     /// As `File`, with the dashboard open.
     FileWatched,
     /// The proxy of the build that `--traced` names: without traces, with traces, and with a collector that is down.
@@ -214,6 +217,12 @@ pub(crate) fn measured(
         Front::Memory => refrain(&refrain_binary()?, "memory:", ""),
         Front::File | Front::FileWatched => refrain(&refrain_binary()?, &file, ""),
         Front::FileLogged => refrain(&refrain_binary()?, &file, &log),
+        Front::FileEncrypted => {
+            let key = folder.join("key");
+            std::fs::write(&key, MasterKey::generate())?;
+            let lines = format!("[encryption]\nkey_file = {key:?}\n");
+            refrain(&refrain_binary()?, &file, &lines)
+        }
         Front::Untraced | Front::Traced | Front::TracedInVain => {
             refrain(traced()?, &file, &endpoint)
         }

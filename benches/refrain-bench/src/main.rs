@@ -14,6 +14,7 @@ mod chaos;
 mod child;
 mod clock;
 mod compare;
+mod encryption;
 mod endless;
 mod folder;
 mod harness;
@@ -48,9 +49,10 @@ use report::Report;
 /// Name and function of a benchmark.
 type Benchmark = (&'static str, fn(&Setup, &mut Report) -> Result<()>);
 
-const BENCHMARKS: [Benchmark; 13] = [
+const BENCHMARKS: [Benchmark; 14] = [
     ("chaos", chaos::run),
     ("compare", compare::run),
+    ("encryption", encryption::run),
     ("http", http::run),
     ("layer", layer::run),
     ("messages", messages::run),
@@ -68,6 +70,7 @@ const BENCHMARKS: [Benchmark; 13] = [
 ///
 /// chaos: `refrain chaos` without any faults against nginx.
 /// compare: the proxy of this build against that of another one, named by --other.
+/// encryption: the proxy with encrypted records against itself without encryption.
 /// http: the proxy against nginx and against no proxy.
 /// layer: an axum service with the tower layer against the same service without it.
 /// messages: a NATS and a Redis consumer with deduplication against the same without it; memory per key.

@@ -193,7 +193,7 @@ fn is_built(id: BackendId) -> bool {
 
 fn missing(title: &str, feature: &str) -> String {
     format!(
-        "built without {title} support; rebuild with: cargo build --release --features {feature}"
+        "built without {title} support; rebuild with: cargo install --locked --path crates/refrain-cli --features {feature}"
     )
 }
 
@@ -224,7 +224,7 @@ mod tests {
         }
         assert_eq!(
             missing("Kafka", "kafka"),
-            "built without Kafka support; rebuild with: cargo build --release --features kafka"
+            "built without Kafka support; rebuild with: cargo install --locked --path crates/refrain-cli --features kafka"
         );
         for address in ["mqtt://u:secret@h", "file:secret", "nats:secret", "secret"] {
             let said = check_support(&Address::new(address)).unwrap_err();

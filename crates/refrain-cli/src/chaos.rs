@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use crate::{
-    client::{Client, ControlEndpoint, RequestError},
+    client::{Client, ControlEndpoint, RequestError, TlsFlags},
     output::say,
     proxy::{Failure, Signals, listen, log_to_stderr},
 };
@@ -244,7 +244,12 @@ async fn run_command(command: &Command) -> ExitCode {
 }
 
 async fn send_command(command: &Command, asked: &ControlOptions) -> Result<Value, RequestError> {
-    let client = Client::new(&CONTROL, asked.control.as_deref(), None)?;
+    let client = Client::new(
+        &CONTROL,
+        asked.control.as_deref(),
+        None,
+        &TlsFlags::default(),
+    )?;
     match command {
         Command::Add { rule, .. } => client.post("/rules", &json!({ "rule": rule })).await,
         Command::List { .. } => client.get("/").await,

@@ -1,23 +1,37 @@
 //! HTTP client for the addresses of a running command: the proxy's admin address, or the control address of `chaos`.
 
-use std::{fmt, time::Duration};
+use std::{
+    fmt,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, UNIX_EPOCH},
+};
 
 use bytes::Bytes;
-use http::{Method, Request, StatusCode, Uri, header};
+use http::{Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use refrain::policy::redacted;
+use refrain::policy::{File, Secrets, redacted};
+use refrain_tls::{Authorities, Identity, PemFile, TlsError, Verification};
 use serde_json::{Value, json};
-use tokio::{net::TcpStream, task::JoinSet, time::timeout};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+    task::JoinSet,
+    time::timeout,
+};
+use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
 
 use crate::settings;
 
 const REFUSED: u8 = 1;
 const USAGE: u8 = 2;
+const BAD_CONFIGURATION: u8 = 64;
 const UNREACHABLE: u8 = 69;
 
 const PORT_DEFAULT: u16 = 80;
+const TLS_PORT_DEFAULT: u16 = 443;
 /// Timeout of a request: longer than the longest request that the admin listener itself makes.
 const PATIENCE: Duration = Duration::from_secs(40);
 const ANSWER_BYTES_MAX: usize = 64 << 20;
@@ -34,6 +48,46 @@ pub(crate) struct ControlEndpoint {
     pub(crate) command: &'static str,
 }
 
+/// TLS of a client whose address is `https`.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct TlsFlags {
+    /// PEM file with the CA certificates to trust, if the address is https [default: those of the system]
+    #[arg(long, global = true, value_name = "FILE")]
+    cacert: Option<PathBuf>,
+    /// PEM file with the certificate and the private key of this client, if the server requires one
+    #[arg(long, global = true, value_name = "FILE")]
+    cert: Option<PathBuf>,
+    /// Trusts every server: only for a look at this machine.
+    #[arg(skip)]
+    is_unverified: bool,
+}
+
+impl TlsFlags {
+    /// Trusts every server.
+    pub(crate) fn unverified() -> Self {
+        Self {
+            is_unverified: true,
+            ..Self::default()
+        }
+    }
+
+    fn connector(&self) -> Result<TlsConnector, TlsError> {
+        let file = |setting, path| PemFile { setting, path };
+        let trusted = self.cacert.as_deref().map(|path| file("--cacert", path));
+        let verification = match self.is_unverified {
+            true => Verification::None,
+            false => Verification::Full(Authorities::read(trusted)?.at_least_one("--cacert FILE")?),
+        };
+        let own = self.cert.as_deref().map(|path| file("--cert", path));
+        let identity = own.map(|file| Identity {
+            certificates: file,
+            key: file,
+        });
+        let config = refrain_tls::client(verification, identity)?;
+        Ok(Arc::new(config).into())
+    }
+}
+
 /// The proxy's admin address.
 pub(crate) const ADMIN: ControlEndpoint = ControlEndpoint {
     name: "admin address",
@@ -47,6 +101,8 @@ pub(crate) const ADMIN: ControlEndpoint = ControlEndpoint {
 #[derive(Debug)]
 pub(crate) enum RequestError {
     Usage(String),
+    /// `refrain.toml`, which has the address, is invalid.
+    Configuration(String),
     Unreachable(String),
     /// The server refused the request, with the reason and the fix.
     Refused {
@@ -64,6 +120,7 @@ impl RequestError {
     pub(crate) fn code(&self) -> u8 {
         match self {
             Self::Usage(_) => USAGE,
+            Self::Configuration(_) => BAD_CONFIGURATION,
             Self::Unreachable(_) => UNREACHABLE,
             Self::Refused { status, .. } => match *status {
                 StatusCode::SERVICE_UNAVAILABLE => UNREACHABLE,
@@ -77,7 +134,7 @@ impl RequestError {
     /// Whether the same request may succeed later.
     pub(crate) fn is_temporary(&self) -> bool {
         match self {
-            Self::Usage(_) => false,
+            Self::Usage(_) | Self::Configuration(_) => false,
             Self::Unreachable(_) => true,
             Self::Refused { status, .. } => status.is_server_error(),
         }
@@ -85,7 +142,9 @@ impl RequestError {
 
     pub(crate) fn json(&self) -> Value {
         match self {
-            Self::Usage(error) | Self::Unreachable(error) => json!({ "error": error }),
+            Self::Usage(error) | Self::Configuration(error) | Self::Unreachable(error) => {
+                json!({ "error": error })
+            }
             Self::Refused { error, fix, .. } => json!({ "error": error, "fix": fix }),
         }
     }
@@ -94,7 +153,9 @@ impl RequestError {
 impl fmt::Display for RequestError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Usage(error) | Self::Unreachable(error) => f.write_str(error),
+            Self::Usage(error) | Self::Configuration(error) | Self::Unreachable(error) => {
+                f.write_str(error)
+            }
             Self::Refused { error, fix, .. } => write!(f, "{error}; {fix}"),
         }
     }
@@ -107,6 +168,25 @@ pub(crate) struct Client {
     host: String,
     port: u16,
     token: Option<String>,
+    /// TLS, if the address is https.
+    tls: Option<(TlsConnector, ServerName<'static>)>,
+}
+
+/// The admin address in the `refrain.toml` of this folder, if there is one.
+fn admin_of_file() -> Result<Option<String>, RequestError> {
+    let Some(file) = settings::config(None) else {
+        return Ok(None);
+    };
+    let read = File::read_with(&file, Secrets::Nothing, &[]);
+    let settings = read.map_err(|error| {
+        let message = format!(
+            "{error}\nfix the file, or pass the address with {}",
+            ADMIN.flag
+        );
+        RequestError::Configuration(message)
+    })?;
+    let scheme = settings.admin_tls.map_or("http", |_| "https");
+    Ok(Some(format!("{scheme}://{}", settings.admin)))
 }
 
 impl Client {
@@ -114,12 +194,16 @@ impl Client {
         place: &'static ControlEndpoint,
         address: Option<&str>,
         token: Option<&str>,
+        tls: &TlsFlags,
     ) -> Result<Self, RequestError> {
         let given = |name, flag| {
             let value = settings::value(name, flag);
             value.map_err(|failure| RequestError::usage(failure.to_string()))
         };
-        let address = given(place.setting, address)?;
+        let address = match given(place.setting, address)? {
+            None if place.setting == ADMIN.setting => admin_of_file()?,
+            address => address,
+        };
         // The proxy's own setting is host and port alone.
         let address = address.map(|it| match it.contains("://") {
             true => it,
@@ -137,14 +221,27 @@ impl Client {
         };
         let uri: Uri = address.parse().map_err(|_| bad())?;
         let is_bare = matches!(uri.path(), "" | "/") && uri.query().is_none();
-        if uri.scheme_str() != Some("http") || !is_bare {
-            return Err(bad());
-        }
-        let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(bad)?;
+        let is_tls = match uri.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
+            _ => return Err(bad()),
+        };
+        let host = uri.host().filter(|host| !host.is_empty() && is_bare);
+        let host = host.ok_or_else(bad)?.trim_matches(['[', ']']);
+        let name = || ServerName::try_from(host.to_owned()).map_err(|_| bad());
+        let connector = || {
+            let connector = tls.connector();
+            connector.map_err(|error| RequestError::usage(error.to_string()))
+        };
+        let (tls, port) = match is_tls {
+            true => (Some((connector()?, name()?)), TLS_PORT_DEFAULT),
+            false => (None, PORT_DEFAULT),
+        };
         Ok(Self {
-            host: host.trim_matches(['[', ']']).into(),
-            port: uri.port_u16().unwrap_or(PORT_DEFAULT),
+            host: host.into(),
+            port: uri.port_u16().unwrap_or(port),
             token,
+            tls,
             place,
             address,
         })
@@ -157,6 +254,25 @@ impl Client {
 
     pub(crate) async fn get(&self, path: &str) -> Result<Value, RequestError> {
         self.send_request(Method::GET, path, None).await
+    }
+
+    /// As [`get`](Self::get), with the time in the response's `Date`, since 1970.
+    pub(crate) async fn get_dated(
+        &self,
+        path: &str,
+    ) -> Result<(Option<Duration>, Value), RequestError> {
+        let response = self.respond(Method::GET, path, None).await?;
+        let date = response.headers().get(header::DATE);
+        let date = date.and_then(|it| httpdate::parse_http_date(it.to_str().ok()?).ok());
+        let date = date.and_then(|it| it.duration_since(UNIX_EPOCH).ok());
+        Ok((date, self.read(response)?))
+    }
+
+    /// Whether a proxy or layer serves this address: it has the page of a problem.
+    pub(crate) async fn is_refrain(&self) -> bool {
+        let page = format!("{}outcome-unknown", refrain::http::PROBLEMS_PATH);
+        let response = self.respond(Method::GET, &page, None).await;
+        response.is_ok_and(|it| it.status().is_success())
     }
 
     pub(crate) async fn post(&self, path: &str, body: &Value) -> Result<Value, RequestError> {
@@ -173,13 +289,27 @@ impl Client {
         path: &str,
         body: Option<&Value>,
     ) -> Result<Value, RequestError> {
+        let response = self.respond(method, path, body).await?;
+        self.read(response)
+    }
+
+    async fn respond(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Response<Bytes>, RequestError> {
         let request = self.build_request(method, path, body)?;
-        let (status, body) = match timeout(PATIENCE, self.send(request)).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(error)) => return Err(self.unreachable(&format!("{error:#}"))),
-            Err(_) => return Err(self.unreachable("timed out")),
-        };
-        let answer: Option<Value> = serde_json::from_slice(&body).ok();
+        match timeout(PATIENCE, self.send(request)).await {
+            Ok(Ok(response)) => Ok(response),
+            Ok(Err(error)) => Err(self.unreachable(&format!("{error:#}"))),
+            Err(_) => Err(self.unreachable("timed out")),
+        }
+    }
+
+    fn read(&self, response: Response<Bytes>) -> Result<Value, RequestError> {
+        let status = response.status();
+        let answer: Option<Value> = serde_json::from_slice(response.body()).ok();
         match (status.is_success(), answer) {
             (true, Some(answer)) => Ok(answer),
             (false, Some(answer)) if answer["error"].is_string() => {
@@ -223,16 +353,12 @@ impl Client {
         request.map_err(|error| RequestError::usage(format!("cannot build the request: {error}")))
     }
 
-    async fn send(&self, request: Request<Full<Bytes>>) -> anyhow::Result<(StatusCode, Bytes)> {
+    async fn send(&self, request: Request<Full<Bytes>>) -> anyhow::Result<Response<Bytes>> {
         let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-        // Aborted on drop.
-        let mut tasks = JoinSet::new();
-        tasks.spawn(connection);
-        let (head, body) = sender.send_request(request).await?.into_parts();
-        let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
-        let body = body.map_err(|error| anyhow::anyhow!("{error}"))?;
-        Ok((head.status, body.to_bytes()))
+        match &self.tls {
+            None => exchange(stream, request).await,
+            Some((tls, name)) => exchange(tls.connect(name.clone(), stream).await?, request).await,
+        }
     }
 
     /// What is wrong with the token, and how to set it.
@@ -262,4 +388,19 @@ impl Client {
             self.address
         ))
     }
+}
+
+/// Sends a request over a connection, and reads the whole response.
+async fn exchange(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    request: Request<Full<Bytes>>,
+) -> anyhow::Result<Response<Bytes>> {
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    // Aborted on drop.
+    let mut tasks = JoinSet::new();
+    tasks.spawn(connection);
+    let (head, body) = sender.send_request(request).await?.into_parts();
+    let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
+    let body = body.map_err(|error| anyhow::anyhow!("{error}"))?;
+    Ok(Response::from_parts(head, body.to_bytes()))
 }

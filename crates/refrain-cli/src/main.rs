@@ -13,8 +13,12 @@ mod check;
 mod client;
 mod completions;
 mod demo;
+mod doctor;
+mod encryption;
 mod explain;
+mod extproc;
 mod key;
+mod man;
 mod mcp;
 mod migrate;
 mod output;
@@ -64,6 +68,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
   refrain demo                          show double charges without Refrain, and none with it
   refrain proxy --upstream http://127.0.0.1:3000
                                         guard a service, without any setup
+  refrain extproc                       guard services behind Envoy, as its external processing server
   refrain work --config refrain.toml    deduplicate messages from brokers, and deliver them to services
   refrain chaos --upstream http://127.0.0.1:3000 --rule 'POST /v1/payments drop-answer 30%'
                                         lose responses on purpose, to test the retries of your clients
@@ -78,6 +83,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
   refrain plan openapi.yaml             find operations that need keys; write policy, page for clients, tests
   refrain check refrain.toml            print what the file guards, and how
   refrain check refrain.toml --report   review the file: what is done, and what is open
+  refrain doctor                        find what will go wrong on this machine, with the fix
   refrain lint src                      find code that may execute an effect twice
   refrain explain outcome-unknown       explain a problem code, and what to do
   refrain key --entity invoice-7 --action pay --params @payment.json
@@ -110,6 +116,7 @@ enum Command {
     Init(init::Args),
     Plan(plan::Args),
     Check(check::Args),
+    Doctor(doctor::Args),
     Lint(lint::Args),
     Key(key::Args),
     Explain(explain::Args),
@@ -120,7 +127,9 @@ enum Command {
     Audit(audit::Args),
     Skill(skill::Args),
     Mcp(mcp::Args),
+    Extproc(extproc::Args),
     Completions(completions::Args),
+    Man(man::Args),
     /// Kill the proxy of a demo that has ended
     #[command(hide = true)]
     DemoWatch,
@@ -130,6 +139,7 @@ fn main() -> ExitCode {
     let command = Cli::parse().command;
     if command.serves() {
         take_small_pages();
+        keep_memory_private();
     }
     let done = match command {
         Command::Demo(args) => demo::run(&args),
@@ -141,6 +151,7 @@ fn main() -> ExitCode {
         Command::Init(args) => init::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Check(args) => check::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Lint(args) => lint::run(&args),
         Command::Key(args) => key::run(&args),
         Command::Explain(args) => explain::run(&args),
@@ -151,7 +162,9 @@ fn main() -> ExitCode {
         Command::Audit(args) => audit::run(&args),
         Command::Skill(args) => skill::run(&args),
         Command::Mcp(args) => mcp::run(&args),
+        Command::Extproc(args) => extproc::run(&args),
         Command::Completions(args) => completions::run(&args, Cli::command()),
+        Command::Man(args) => man::run(&args, Cli::command()),
         Command::DemoWatch => demo::watch::run(),
     };
     done.unwrap_or_else(|error| {
@@ -163,8 +176,8 @@ fn main() -> ExitCode {
 impl Command {
     /// Whether the command runs a long-lived server.
     fn serves(&self) -> bool {
-        use Command::{Chaos, Proxy, Relay, Work};
-        matches!(self, Chaos(_) | Proxy(_) | Relay(_) | Work(_))
+        use Command::{Chaos, Extproc, Proxy, Relay, Work};
+        matches!(self, Chaos(_) | Extproc(_) | Proxy(_) | Relay(_) | Work(_))
     }
 }
 
@@ -172,4 +185,12 @@ impl Command {
 fn take_small_pages() {
     // A kernel without huge pages needs no change.
     let _ = rustix::thread::disable_transparent_huge_pages(true);
+}
+
+/// Disables core dumps, and tracing by other processes of the same user: memory and environment contain credentials,
+/// requests and responses.
+fn keep_memory_private() {
+    use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+    // A sandbox may refuse it; requests can still be served.
+    let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
 }

@@ -24,14 +24,14 @@ mod receipts;
 const USAGE: u8 = 2;
 const BAD_CONFIGURATION: u8 = 64;
 const UNREACHABLE: u8 = 69;
-const WHICH: &str =
-    "no store; pass --store postgres://USER@HOST/DATABASE or --config FILE, or set REFRAIN_STORE";
+const WHICH: &str = "no database; pass --store postgres://USER@HOST/DATABASE, set REFRAIN_STORE, or write `store` into refrain.toml";
 
 /// Create or update the tables that Refrain needs in a database
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   refrain migrate --store postgres://app@db/app          create or update the tables
-  refrain migrate --config refrain.toml                  use the database that the file names
+  refrain migrate                                        use the database that the refrain.toml of this folder names
+  refrain migrate --config payments.toml                 use the database that another file names
   refrain migrate --print                                print the SQL, for a DBA
   refrain migrate --store postgres://app@db/app --print  print only the SQL that this database lacks
   refrain migrate --store 'postgres://app@db/app?schema=payments'
@@ -47,14 +47,14 @@ const WHICH: &str =
 
 A proxy or service creates its tables at start, if its user has the permission; otherwise use this command.
 The address comes from --store, else from REFRAIN_STORE (with --receipts, --queue or --outbox from REFRAIN_RECEIPTS,
-REFRAIN_QUEUE or REFRAIN_OUTBOX; append _FILE to name a file that holds the value), else from --config: its `store`,
-`receipts`, workers and relays on PostgreSQL, or `outbox`.
+REFRAIN_QUEUE or REFRAIN_OUTBOX; append _FILE to name a file that holds the value), else from the configuration file:
+its `store`, `receipts`, workers and relays on PostgreSQL, or `outbox`.
 Exit codes: 0 done or printed, 2 wrong usage, 64 bad configuration, 69 database unavailable, or its tables invalid.")]
 pub(crate) struct Args {
     /// Address of the database: postgres://…
     #[arg(long, value_name = "URL")]
     store: Option<String>,
-    /// Configuration file (refrain.toml) that names the database
+    /// Configuration file that names the database [default: refrain.toml, if it exists]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Create the table of receipts instead, for exactly-once operations
@@ -152,7 +152,7 @@ fn refused(args: &Args, message: &str, code: u8) -> ExitCode {
 
 /// The exit code for an unusable address, which may come from the file, if there is one.
 fn misconfigured(args: &Args) -> u8 {
-    match args.config {
+    match settings::config(args.config.as_deref()) {
         Some(_) => BAD_CONFIGURATION,
         None => USAGE,
     }
@@ -164,10 +164,11 @@ fn address(args: &Args) -> Result<Option<String>, String> {
         store: args.store.as_deref(),
         ..Flags::default()
     };
-    let loaded = settings::load(args.config.as_deref(), Secrets::Store, &flags);
+    let config = settings::config(args.config.as_deref());
+    let loaded = settings::load(config.as_deref(), Secrets::Store, &flags);
     let loaded = loaded.map_err(|failure| failure.to_string())?;
     let is_given = loaded.overrides.iter().any(|(name, _)| *name == "store");
-    if !is_given && args.config.is_none() {
+    if !is_given && config.is_none() {
         return Ok(None);
     }
     let Some(store) = loaded.settings.store.last() else {
@@ -176,6 +177,10 @@ fn address(args: &Args) -> Result<Option<String>, String> {
     let row = Backend::named(store.scheme()).and_then(|it| it.store);
     if row.is_some_and(|it| it.has_tables) {
         return Ok(Some(store.as_str().into()));
+    }
+    // The SQL of --print does not depend on a file that was only found, not named.
+    if args.print && !is_given && args.config.is_none() {
+        return Ok(None);
     }
     let others = schemes::stores().filter(|(_, it)| it.has_tables);
     let others = schemes::alternatives(others.map(|(_, it)| it.usage()));
@@ -189,7 +194,12 @@ fn address(args: &Args) -> Result<Option<String>, String> {
 fn database(name: &str, args: &Args) -> Result<Option<Address>, String> {
     let value = settings::value(name, args.store.as_deref());
     let value = value.map_err(|failure| failure.to_string())?;
-    let (None, Some(file)) = (&value, &args.config) else {
+    // The SQL of --print needs no address: a file counts only if it is named.
+    let file = match args.print {
+        true => args.config.clone(),
+        false => settings::config(args.config.as_deref()),
+    };
+    let (None, Some(file)) = (&value, &file) else {
         return Ok(value.map(Address::new));
     };
     let secrets = match name {

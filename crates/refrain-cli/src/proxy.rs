@@ -14,11 +14,12 @@ use std::{
 
 use refrain::{
     AuditLog, Engine, ErrorKind,
+    http::RefrainLayer,
     policy::{AccessLogTarget, Address, ConfigError, Secrets, Settings, redacted, schemes},
     store::embedded::{self, MovableSlot},
 };
 use refrain_proxy::{
-    Phase, Proxy, StartError,
+    Phase, Proxy, ServerTls, StartError,
     admin::{self, Admin, CurrentAdmin, Metrics},
     handover::ServedStores,
     telemetry::Telemetry,
@@ -32,19 +33,21 @@ use tracing_subscriber::{
 };
 
 use crate::{
+    encryption,
     output::{complain, say},
     settings::{self, Flags, Loaded},
 };
 
-mod greeting;
+pub(crate) mod greeting;
 mod handover;
 mod notify;
-mod receipts;
+pub(crate) mod receipts;
 mod reload;
 
+use greeting::Origin;
 use handover::{ControlSocket, Predecessor, Replaceable};
 use notify::Notifier;
-use reload::{PolicyReload, Reloadable, Reloader};
+use reload::{CertificateReload, PolicyReload, Reloadable, Reloader};
 
 #[cfg_attr(not(feature = "otel"), path = "proxy/traces_off.rs")]
 mod traces;
@@ -63,12 +66,15 @@ const UNAVAILABLE: u8 = 69;
                                         listen on a free port, and print it
   refrain proxy --upstream http://127.0.0.1:3000 --access-log stdout
                                         print one JSON line for each request
-  refrain proxy --config refrain.toml   use your own policy; `refrain check` explains it
+  refrain proxy --upstream http://127.0.0.1:3000 --tls-certificate tls.crt --tls-key tls.key
+                                        serve https, with HTTP/2 and HTTP/1.1
+  refrain proxy                         use the refrain.toml of this folder; `refrain check` explains it
+  refrain proxy --config payments.toml  use another file
   refrain proxy --config refrain.toml --replace
                                         upgrade: take over from the proxy that runs with this store
 
 Flags override the environment (REFRAIN_UPSTREAM, REFRAIN_LISTEN, REFRAIN_ADMIN, REFRAIN_STORE, REFRAIN_AUDIT_LOG,
-REFRAIN_ACCESS_LOG, REFRAIN_LOG;
+REFRAIN_ACCESS_LOG, REFRAIN_TLS_CERTIFICATE, REFRAIN_TLS_KEY, REFRAIN_LOG;
 append _FILE to name a file that holds the value), which overrides the file.
 If the admin address is not a loopback address, REFRAIN_ADMIN_TOKEN is required; REFRAIN_ADMIN_READER_TOKEN is a
 second token, which may look at everything and change nothing. Append _FILE to read either of them from a file.
@@ -76,7 +82,8 @@ SIGTERM and Ctrl-C let running requests finish, for up to `drain` of [proxy]; a 
 SIGHUP, or POST /api/reload on the admin address, reads the file again and puts its operations in force; an invalid
 file keeps the old ones, and the log says why.
 
-Exit codes: 0 stopped by a signal, 2 wrong usage, 64 bad configuration, 69 port, store, audit log or access log unavailable.")]
+Exit codes: 0 stopped by a signal, 2 wrong usage, 64 bad configuration, 69 port, store, audit log, access log or TLS certificate
+unavailable.")]
 pub(crate) struct Args {
     /// Service to guard, such as http://127.0.0.1:3000
     #[arg(long, value_name = "URL")]
@@ -92,10 +99,16 @@ pub(crate) struct Args {
     /// File of the access log, or `stdout`: one JSON line for each request [default: no access log]
     #[arg(long, value_name = "FILE")]
     access_log: Option<String>,
+    /// PEM file with the certificate chain of TLS towards clients [default: plain HTTP]
+    #[arg(long, value_name = "FILE")]
+    tls_certificate: Option<String>,
+    /// PEM file with the private key of --tls-certificate
+    #[arg(long, value_name = "FILE")]
+    tls_key: Option<String>,
     /// Address of the dashboard, health checks, metrics and the records API [default: 127.0.0.1:8378]
     #[arg(long, value_name = "ADDRESS")]
     admin: Option<String>,
-    /// Configuration file (refrain.toml)
+    /// Configuration file [default: refrain.toml, if it exists]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Take over from the proxy that runs with this store, without a dropped request; start normally if none does
@@ -109,7 +122,7 @@ pub(crate) struct Args {
     log: Option<String>,
 }
 
-fn store_help() -> String {
+pub(crate) fn store_help() -> String {
     let usage = schemes::store_usage();
     format!(
         "Store of the records: {usage}; redis://…,STORE puts Redis in front of STORE [default: file:refrain-data]"
@@ -175,10 +188,10 @@ impl From<StartError> for Failure {
         match error {
             StartError::NoUpstream => Self::Configuration(
                 "refrain: no upstream; pass --upstream http://HOST:PORT, \
-                 or --config FILE with `upstream`"
+                 or write `upstream` into refrain.toml"
                     .into(),
             ),
-            StartError::Store(error) => error.into(),
+            StartError::Store(error) | StartError::Tokens(error) => error.into(),
             error => Self::Unavailable(error.to_string()),
         }
     }
@@ -200,18 +213,25 @@ impl From<refrain::Error> for Failure {
 }
 
 fn start(args: &Args) -> Result<(), Failure> {
+    // The file that is found now is the one that a reload reads.
+    let args = &Args {
+        config: settings::config(args.config.as_deref()),
+        ..args.clone()
+    };
     let loaded = load(args)?;
     log_to_stderr(&settings::value("log", args.log.as_deref())?)?;
     raise_file_limit();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let said = args.config.is_none().then(|| loaded.as_file());
-    let Loaded { settings, .. } = loaded;
-    runtime.block_on(serve(args, &settings, said.as_deref()))
+    let origin = match &args.config {
+        Some(file) => Origin::File(file),
+        None => Origin::Flags(loaded.as_file()),
+    };
+    runtime.block_on(serve(args, &loaded.settings, &origin))
 }
 
-/// Reads and checks the settings, at start-up and for a reload.
+/// Reads and checks the settings, at start-up and for a reload. The file is the one that was found at start-up.
 fn load(args: &Args) -> Result<Loaded, Failure> {
     let otlp_endpoint = traces::endpoint()?;
     let loaded = settings::load(
@@ -225,6 +245,8 @@ fn load(args: &Args) -> Result<Loaded, Failure> {
             audit_log: args.audit_log.as_deref(),
             access_log: args.access_log.as_deref(),
             otlp_endpoint: otlp_endpoint.as_deref(),
+            tls_certificate: args.tls_certificate.as_deref(),
+            tls_key: args.tls_key.as_deref(),
         },
     )?;
     traces::check(&loaded.settings)?;
@@ -235,19 +257,12 @@ fn load(args: &Args) -> Result<Loaded, Failure> {
     Ok(loaded)
 }
 
-async fn serve(args: &Args, settings: &Settings, said: Option<&str>) -> Result<(), Failure> {
+async fn serve(args: &Args, settings: &Settings, origin: &Origin<'_>) -> Result<(), Failure> {
     // Before the ports are open: from here on a signal stops the proxy in order, and SIGHUP does not end it.
     let (mut signals, mut told) = (Signals::new()?, Signals::new()?);
     let hangups = signal(SignalKind::hangup())?;
     let (token, reader_token) = admin_tokens(settings.admin, &settings.admin_hosts)?;
-    // Claims are kept in the last store named.
-    let truth = settings.store.last().map_or("", Address::as_str);
-    let metrics = Metrics::new(&settings.policy, truth);
-    let telemetry = Telemetry::new(metrics.clone());
-    if let Some(log) = &settings.access_log {
-        telemetry.open_access_log(log)?;
-    }
-    let receipts = receipts::open(settings, receipts::Opened::new()).await?;
+    let prepared = prepare(settings).await?;
     let control = handover::control_path(args.control.as_deref(), settings);
     let mut predecessor = predecessor(args, settings, control.as_deref()).await?;
     let notifier = Arc::new(Notifier::from_env());
@@ -262,20 +277,19 @@ async fn serve(args: &Args, settings: &Settings, said: Option<&str>) -> Result<(
         movable: Some(movable.clone()),
         ..embedded::Options::default()
     };
-    let store = open_store_with(settings, options).await?;
-    let engine = Engine::new(store.with_meter(metrics.clone()));
+    let Opened {
+        telemetry,
+        engine,
+        receipts,
+    } = prepared.open(settings, options).await?;
     traces::start(settings, &telemetry, engine.store())?;
-    let is_audited = settings.audited().next().is_some();
-    let log = audit_log_of(settings, is_audited, predecessor.is_some()).await?;
-    let engine = engine.with_audit(log);
     let upstream = settings.upstream.as_deref().map(redacted);
     let engine = engine.with_upstream(&upstream.unwrap_or_default());
     let proxy = Proxy::on(socket, settings, engine.clone())?
         .with_layer(|layer| receipts::read(layer, &receipts))
         .with_telemetry(&telemetry);
-    for witness in proxy.layer().get().witnesses() {
-        engine.learn_standing(witness).await?;
-    }
+    learn_standings(&proxy.layer().get()).await?;
+    let admin_tls = admin_tls(settings, telemetry.metrics())?;
     let door = match admin_socket {
         Some(socket) => admin_listener(socket, settings)?,
         None => listen(settings.admin).await?,
@@ -283,29 +297,25 @@ async fn serve(args: &Args, settings: &Settings, said: Option<&str>) -> Result<(
     let (address, admin_address) = (proxy.address()?, door.local_addr()?);
     let is_draining = Arc::new(AtomicBool::new(false));
     let admin = CurrentAdmin::new(Admin {
-        layer: proxy.layer().get(),
-        telemetry: telemetry.clone(),
-        is_draining: is_draining.clone(),
         token,
         reader_token,
-        hosts: settings.admin_hosts.clone(),
-        configuration: serde_json::to_value(settings).unwrap_or_default(),
-        workers: None,
-        search_time: admin::SEARCH_TIME,
-        reload: None,
+        tls: admin_tls.clone(),
+        ..admin_of(settings, &proxy.layer().get(), &telemetry, &is_draining)
     });
     let policy = PolicyReload {
         layer: proxy.layer().clone(),
         admin: admin.clone(),
-        metrics: metrics.clone(),
+        metrics: telemetry.metrics().clone(),
         receipts: Arc::new(Mutex::new(receipts)),
     };
-    let parts: Vec<Box<dyn Reloadable>> = vec![Box::new(policy)];
+    let certificates = proxy.tls().cloned().into_iter().chain(admin_tls);
+    let certificates = CertificateReload(certificates.collect());
+    let parts: Vec<Box<dyn Reloadable>> = vec![Box::new(policy), Box::new(certificates)];
     let reloader = Reloader::new(
         args.clone(),
         settings.clone(),
         admin.clone(),
-        metrics,
+        telemetry.metrics().clone(),
         notifier.clone(),
         parts,
     );
@@ -337,7 +347,7 @@ async fn serve(args: &Args, settings: &Settings, said: Option<&str>) -> Result<(
     if let Some(predecessor) = predecessor {
         predecessor.confirm(&served, engine.store().clone()).await?;
     }
-    greeting::print(settings, address, admin_address, &engine, said);
+    greeting::print(settings, address, admin_address, &engine, origin);
     tokio::spawn(reloader.follow(hangups));
     match socket {
         Some(socket) => drop(tokio::spawn(replaceable.serve(socket))),
@@ -437,13 +447,109 @@ fn bind_control(path: &Path, is_asked_for: bool) -> Option<ControlSocket> {
     bound.ok()
 }
 
+/// What every server that applies the policy opens before it serves.
+pub(crate) struct Opened {
+    pub(crate) telemetry: Arc<Telemetry>,
+    pub(crate) engine: Engine,
+    pub(crate) receipts: receipts::Opened,
+}
+
+/// What is opened before the store, which another process may still hold.
+struct Prepared {
+    telemetry: Arc<Telemetry>,
+    receipts: receipts::Opened,
+}
+
+/// Opens the access log, the receipts, the store and the audit log.
+#[cfg(feature = "extproc")]
+pub(crate) async fn open(settings: &Settings) -> Result<Opened, Failure> {
+    let prepared = prepare(settings).await?;
+    prepared.open(settings, embedded::Options::default()).await
+}
+
+/// Opens the access log and the receipts.
+async fn prepare(settings: &Settings) -> Result<Prepared, Failure> {
+    // Claims are kept in the last store named.
+    let truth = settings.store.last().map_or("", Address::as_str);
+    let telemetry = Telemetry::new(Metrics::new(&settings.policy, truth));
+    if let Some(log) = &settings.access_log {
+        telemetry.open_access_log(log)?;
+    }
+    let receipts = receipts::open(settings, receipts::Opened::new()).await?;
+    Ok(Prepared {
+        telemetry,
+        receipts,
+    })
+}
+
+impl Prepared {
+    /// Opens the store and the audit log.
+    async fn open(
+        self,
+        settings: &Settings,
+        options: embedded::Options,
+    ) -> Result<Opened, Failure> {
+        let is_handed_over = options.is_handed_over;
+        let store = open_store_with(settings, options).await?;
+        let metrics = self.telemetry.metrics().clone();
+        let engine = Engine::new(store.with_meter(metrics));
+        let is_audited = settings.audited().next().is_some();
+        let log = audit_log_of(settings, is_audited, is_handed_over).await?;
+        Ok(Opened {
+            telemetry: self.telemetry,
+            engine: engine.with_audit(log),
+            receipts: self.receipts,
+        })
+    }
+}
+
+/// Reads how reliable the receipts of each operation are.
+pub(crate) async fn learn_standings(layer: &RefrainLayer) -> Result<(), Failure> {
+    for witness in layer.witnesses() {
+        layer.engine().learn_standing(witness).await?;
+    }
+    Ok(())
+}
+
+/// The admin listener of a layer, without tokens and TLS.
+pub(crate) fn admin_of(
+    settings: &Settings,
+    layer: &RefrainLayer,
+    telemetry: &Arc<Telemetry>,
+    is_draining: &Arc<AtomicBool>,
+) -> Admin {
+    Admin {
+        layer: layer.clone(),
+        telemetry: telemetry.clone(),
+        is_draining: is_draining.clone(),
+        token: None,
+        reader_token: None,
+        hosts: settings.admin_hosts.clone(),
+        configuration: serde_json::to_value(settings).unwrap_or_default(),
+        workers: None,
+        tls: None,
+        search_time: admin::SEARCH_TIME,
+        reload: None,
+    }
+}
+
 /// Prints a line to standard output, or to standard error if standard output is the access log.
-fn tell(settings: &Settings, line: impl std::fmt::Display) {
+pub(crate) fn tell(settings: &Settings, line: impl std::fmt::Display) {
     let log = settings.access_log.as_ref();
     match log.map(|log| &log.target) {
         Some(AccessLogTarget::Stdout) => complain(line),
         _ => say(line),
     }
+}
+
+/// TLS of the admin listener, if the settings have any.
+pub(crate) fn admin_tls(
+    settings: &Settings,
+    metrics: &Metrics,
+) -> Result<Option<Arc<ServerTls>>, Failure> {
+    let tls = settings.admin_tls.as_ref().map(ServerTls::of_admin);
+    let tls = tls.transpose().map_err(StartError::from)?;
+    Ok(tls.inspect(|tls| metrics.count_handshakes(tls)))
 }
 
 /// The admin token, which is required if the admin address is not a loopback one or has further host names; and the token that only reads.
@@ -505,7 +611,8 @@ async fn open_store_with(
         ..options
     };
     let stores: Vec<_> = settings.store.iter().map(Address::as_str).collect();
-    Ok(refrain_stores::open_all(&stores, options).await?)
+    let store = refrain_stores::open_all(&stores, options).await?;
+    encryption::encrypted(store, settings).await
 }
 
 /// The audit log. If nothing is audited, the log is created only when an operator decides about a record.

@@ -12,15 +12,17 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    client::{ADMIN, Client, RequestError},
+    client::{ADMIN, Client, RequestError, TlsFlags},
     output::{complain, say},
 };
 
+mod erase;
 mod print;
 mod progress;
 mod resolve;
 mod resolve_all;
 
+use erase::Erase;
 use progress::Progress;
 use resolve::Resolve;
 
@@ -47,11 +49,17 @@ const BODY_BYTES_MAX: u64 = 8 << 20;
   refrain records resolve --all --operation 'POST /v1/payments' --older-than 1h --never-happened --reason 'not in the ledger' --dry-run
                                                       many unknown outcomes; with --yes instead of --dry-run it resolves them
   refrain records erase 3f2a… --reason 'test data'    a retry executes again
+  refrain records erase --scope header:x-tenant=acme --reason 'tenant left' --dry-run
+                                                      what it concerns; without --dry-run, the outcomes of the
+                                                      scope can never be read again, and no retry executes
+  refrain records list --admin https://10.0.0.5:8378 --cacert ca.pem
+                                                      over TLS; SSL_CERT_FILE also names the file
 
-The admin address of the proxy: --admin, or REFRAIN_ADMIN, or http://127.0.0.1:8378.
+The admin address of the proxy: --admin, or REFRAIN_ADMIN, or `admin` in the refrain.toml of this folder, or
+http://127.0.0.1:8378.
 The admin token, if the proxy requires one: --token, or REFRAIN_ADMIN_TOKEN, or the file that REFRAIN_ADMIN_TOKEN_FILE names.
 Exit codes: 0 done, 1 no such record, or not possible in its state, 2 wrong usage,
-69 admin address or store unreachable.")]
+64 invalid refrain.toml, 69 admin address or store unreachable.")]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Option<Command>,
@@ -61,6 +69,8 @@ pub(crate) struct Args {
     /// Admin bearer token
     #[arg(long, global = true, value_name = "TOKEN")]
     token: Option<String>,
+    #[command(flatten)]
+    tls: TlsFlags,
     /// Print JSON
     #[arg(long, global = true)]
     json: bool,
@@ -76,20 +86,8 @@ enum Command {
     Show(Named),
     /// Resolve an unknown outcome
     Resolve(Resolve),
-    /// Delete a finished record; a retry executes again
-    Erase {
-        /// Record id
-        id: String,
-        /// Reason, written to the audit log
-        #[arg(long)]
-        reason: String,
-        /// Your name, written to the audit log
-        #[arg(long, value_name = "NAME")]
-        by: Option<String>,
-        /// Do not ask for confirmation
-        #[arg(long)]
-        yes: bool,
-    },
+    /// Delete a finished record; a retry executes again. With --scope, make all encrypted outcomes of a scope unreadable
+    Erase(Erase),
 }
 
 #[derive(Debug, clap::Args)]
@@ -186,7 +184,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .enable_all()
         .build()?;
     let done = runtime.block_on(async {
-        let client = Client::new(&ADMIN, args.admin.as_deref(), args.token.as_deref())?;
+        let client = Client::new(
+            &ADMIN,
+            args.admin.as_deref(),
+            args.token.as_deref(),
+            &args.tls,
+        )?;
         args.run(&client).await
     });
     let Err(trouble) = done else {
@@ -218,24 +221,7 @@ impl Args {
             }
             Command::Resolve(resolve) if resolve.all => self.resolve_all(client, resolve).await,
             Command::Resolve(resolve) => self.resolve(client, resolve).await,
-            Command::Erase {
-                id,
-                reason,
-                by,
-                yes,
-            } => {
-                let path = format!("/api/records/{}", checked(id)?);
-                let effect = format!(
-                    "This deletes the outcome of {id}: a retry of its request EXECUTES AGAIN."
-                );
-                if !yes && !confirm(&effect, "Erase it? Type yes: ")? {
-                    return Ok(());
-                }
-                let asked = add_operator(json!({ "reason": reason }), by.as_deref());
-                let done = client.delete(&path, &asked).await?;
-                self.print_answer(&done, |_| say("Erased: the key is free again."));
-                Ok(())
-            }
+            Command::Erase(erase) => self.erase(client, erase).await,
         }
     }
 

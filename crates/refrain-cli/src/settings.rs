@@ -29,6 +29,8 @@ pub(crate) struct Flags<'a> {
     pub(crate) access_log: Option<&'a str>,
     /// Has no flag of its own: it comes from the variables of OpenTelemetry.
     pub(crate) otlp_endpoint: Option<&'a str>,
+    pub(crate) tls_certificate: Option<&'a str>,
+    pub(crate) tls_key: Option<&'a str>,
 }
 
 /// Settings, with those that came from flags and environment.
@@ -67,11 +69,16 @@ pub(crate) fn load(
         ("audit_log", flags.audit_log),
         ("proxy.access_log", flags.access_log),
         ("proxy.otlp_endpoint", flags.otlp_endpoint),
+        ("tls.certificate", flags.tls_certificate),
+        ("tls.key", flags.tls_key),
     ];
     let mut said = Vec::new();
     let mut text = String::new();
     for (name, flag) in given {
-        if let Some(value) = value(without_table(name), flag)? {
+        if let Some(value) = value(&override_name(name), flag)? {
+            if name.starts_with("tls.") {
+                refuse_pem(name, &value)?;
+            }
             text += &format!("{name} = {}\n", quoted(&value));
             said.push((name, value));
         }
@@ -88,7 +95,9 @@ pub(crate) fn load(
     let settings = match config {
         Some(file) => {
             let said = said.iter();
-            let said = said.map(|(name, value)| (without_table(name), value.as_str()));
+            let said = said.map(|(name, value)| (override_name(name), value.as_str()));
+            let said: Vec<_> = said.collect();
+            let said = said.iter().map(|(name, value)| (name.as_str(), *value));
             File::read_with(file, secrets, &said.collect::<Vec<_>>())?
         }
         None => above,
@@ -99,9 +108,21 @@ pub(crate) fn load(
     })
 }
 
-/// The name of a setting, without that of its table.
-fn without_table(name: &str) -> &str {
-    name.rsplit('.').next().unwrap_or(name)
+/// Rejects the content of a PEM file where its path belongs, without showing it: it may be a private key.
+fn refuse_pem(name: &str, value: &str) -> Result<(), Failure> {
+    if !value.contains('\n') && !value.contains("-----BEGIN") {
+        return Ok(());
+    }
+    let flag = override_name(name).replace('_', "-");
+    let variable = override_name(name).to_uppercase();
+    Err(Failure::Configuration(format!(
+        "refrain: --{flag} or REFRAIN_{variable} has the content of a file; write the path of the PEM file"
+    )))
+}
+
+/// The name by which flags, variables and overrides know a setting: without `[proxy]`, and with any other table.
+fn override_name(name: &str) -> String {
+    name.trim_start_matches("proxy.").replace('.', "_")
 }
 
 /// The file that is named, or `refrain.toml` if it exists.

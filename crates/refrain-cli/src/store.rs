@@ -8,6 +8,7 @@ use std::{
 
 use refrain::{
     Error, ErrorKind,
+    encryption::MasterKey,
     store::{Embedded, embedded::Damage},
 };
 use serde_json::{Value, json};
@@ -34,6 +35,7 @@ EXECUTES AGAIN. If you have a backup of the folder, restore it instead.";
   refrain store check refrain-data              read every byte, and report damage
   refrain store check refrain-data --json       the same as JSON
   refrain store accept-damage refrain-data      discard damaged records
+  refrain store generate-key > refrain-key      a key that encrypts records, for key_file in [encryption]
 
 The folder must not be in use: stop the service first.
 Exit codes: 0 no damage, or damage accepted, 1 damage found, 2 wrong usage, 64 not a store,
@@ -45,6 +47,8 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
+    /// Generate a key for [encryption], and print it
+    GenerateKey,
     /// Read every byte of a store, and report damage
     Check {
         /// Folder of the store
@@ -68,6 +72,10 @@ enum Command {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let (code, is_json, dir) = match &args.command {
+        Command::GenerateKey => {
+            say(MasterKey::generate());
+            return Ok(ExitCode::SUCCESS);
+        }
         Command::Check { dir, json } => (check(dir, *json), *json, dir),
         Command::AcceptDamage { dir, yes, json } => (accept(dir, *yes, *json), *json, dir),
     };

@@ -17,7 +17,7 @@ use tokio::{
 };
 
 use crate::{
-    client::{ADMIN, Client, RequestError},
+    client::{ADMIN, Client, RequestError, TlsFlags},
     output::{complain, say},
 };
 
@@ -43,15 +43,18 @@ const PLAIN_COLUMNS: usize = 120;
 #[command(after_help = "Examples:
   refrain top                           update every 2 seconds
   refrain top --interval 500ms --admin http://10.0.0.5:8378
+  refrain top --admin https://10.0.0.5:8378 --cacert ca.pem
+                                        over TLS; SSL_CERT_FILE also names the file
   refrain top --once                    print one frame, for a script or a log
   refrain top --json | jq .overview.unknown
 
 Keys: q quit, p pause, u unknown outcomes only, arrows and page keys scroll.
 With NO_COLOR set, it uses no colors. Without a terminal, it prints one frame and exits.
 
-The admin address of the proxy: --admin, or REFRAIN_ADMIN, or http://127.0.0.1:8378.
+The admin address of the proxy: --admin, or REFRAIN_ADMIN, or `admin` in the refrain.toml of this folder, or
+http://127.0.0.1:8378.
 The admin token, if the proxy requires one: --token, or REFRAIN_ADMIN_TOKEN, or the file that REFRAIN_ADMIN_TOKEN_FILE names.
-Exit codes: 0 done, also after Ctrl-C, 2 wrong usage or token, 69 admin address unreachable at the start.")]
+Exit codes: 0 done, also after Ctrl-C, 2 wrong usage or token, 64 invalid refrain.toml, 69 admin address unreachable at the start.")]
 pub(crate) struct Args {
     /// Admin address of the proxy
     #[arg(long, value_name = "URL")]
@@ -59,6 +62,8 @@ pub(crate) struct Args {
     /// Admin bearer token
     #[arg(long, value_name = "TOKEN")]
     token: Option<String>,
+    #[command(flatten)]
+    tls: TlsFlags,
     /// Time between updates, from 200ms to 1m
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = interval)]
     interval: Duration,
@@ -99,7 +104,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 impl Args {
     async fn run(&self) -> anyhow::Result<Result<(), RequestError>> {
-        let fetcher = match Client::new(&ADMIN, self.admin.as_deref(), self.token.as_deref()) {
+        let fetcher = match Client::new(
+            &ADMIN,
+            self.admin.as_deref(),
+            self.token.as_deref(),
+            &self.tls,
+        ) {
             Ok(client) => Fetcher::new(client),
             Err(error) => return Ok(Err(error)),
         };

@@ -1,4 +1,4 @@
-//! A completion script with a syntax error breaks every new terminal.
+//! A completion script with a syntax error breaks every new terminal, and a package without a manual page leaves `man` empty.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
@@ -50,4 +50,34 @@ fn an_unknown_shell_is_wrong_usage() {
         assert_eq!((code, stdout.as_str()), (2, ""), "{args:?}");
         assert!(stderr.contains("zsh") || stderr.contains("<SHELL>"));
     }
+}
+
+#[test]
+fn every_command_has_a_manual_page_with_its_examples() {
+    let folder = tempfile::tempdir().unwrap();
+    let pages = folder.path().join("man1");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_refrain"));
+    let status = command.arg("man").arg(&pages).status().unwrap();
+    assert!(status.success());
+    for (page, words) in [
+        ("refrain.1", "refrain\\-proxy"),
+        ("refrain-proxy.1", ".SH NOTES\n.nf\nExamples:\n"),
+        ("refrain-records-resolve.1", "\\-\\-never\\-happened"),
+    ] {
+        let text = std::fs::read_to_string(pages.join(page)).unwrap();
+        assert!(text.contains(words), "{page}: {text}");
+    }
+    assert!(
+        !pages.join("refrain-demo-watch.1").exists(),
+        "a hidden command"
+    );
+}
+
+#[test]
+fn manual_pages_that_cannot_be_written_name_the_folder() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_refrain"));
+    let output = command.args(["man", "/dev/null/man1"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("/dev/null/man1"), "{text}");
 }

@@ -467,6 +467,7 @@ fn serve_workers(runtime: &tokio::runtime::Runtime, workers: Arc<HostileWorkers>
         configuration: json!({ "workers": [{ "name": HOSTILE }], "store": HOSTILE }),
         workers: Some(workers),
         reload: None,
+        tls: None,
         search_time: admin::SEARCH_TIME,
     };
     let listener = runtime

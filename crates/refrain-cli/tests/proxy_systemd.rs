@@ -64,7 +64,7 @@ fn the_old_process_names_the_new_one() {
     let mut replacing = proxy();
     replacing.args.push("--replace".into());
     let new = replacing.start();
-    until_told(&socket, &format!("MAINPID={}", new.id()));
+    until_told(&socket, &format!("MAINPID={}", new.pid()));
     assert!(old.ended().success());
 }
 

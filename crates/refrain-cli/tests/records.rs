@@ -66,6 +66,7 @@ async fn open_searching(operation: Operation, token: Option<&str>, search_time: 
         configuration: Value::Null,
         workers: None,
         reload: None,
+        tls: None,
         search_time,
     };
     tokio::spawn(admin::serve(listener, admin, pending()));

@@ -9,7 +9,7 @@ use refrain::policy::schemes::brokers;
 #[test]
 fn the_command_explains_itself() {
     let version = concat!("refrain ", env!("CARGO_PKG_VERSION"));
-    let cases: [(&[&str], i32, &[&str]); 17] = [
+    let cases: [(&[&str], i32, &[&str]); 20] = [
         (
             &["--help"],
             0,
@@ -38,6 +38,17 @@ fn the_command_explains_itself() {
         (&["key", "--help"], 0, &["Examples:", "--params", "@FILE"]),
         (&["explain", "--help"], 0, &["Examples:", "--json"]),
         (&["completions", "--help"], 0, &["Examples:", "fish"]),
+        (
+            &["extproc", "--help"],
+            0,
+            &["--listen", "Examples:", "Exit codes:"],
+        ),
+        (
+            &["doctor", "--help"],
+            0,
+            &["Examples:", "--probe", "--strict"],
+        ),
+        (&["man", "--help"], 0, &["Examples:", "man1"]),
         (&["key", "--entity", "a"], 2, &["--action", "--params"]),
         (
             &["records", "--help"],
@@ -96,6 +107,17 @@ fn the_examples_of_every_help_need_no_feature() {
             assert!(!has_host, "{name}: {scheme} in\n{shown}");
         }
     }
+}
+
+#[cfg(not(feature = "extproc"))]
+#[test]
+fn a_build_without_envoy_support_prints_how_to_rebuild() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_refrain"));
+    let output = command.args(["extproc", "--store", "memory:"]).output();
+    let output = output.unwrap();
+    assert_eq!(output.status.code(), Some(64));
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("rebuild with --features extproc"), "{text}");
 }
 
 /// A reader of stderr may have exited already; the exit code must still report the failure.

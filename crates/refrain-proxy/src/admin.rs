@@ -74,7 +74,11 @@ pub use workers::{RedriveStatus, WorkerStatus, Workers, WorkersFuture};
 
 use access::Access;
 
-use crate::{dashboard, telemetry::Telemetry};
+use crate::{
+    dashboard,
+    telemetry::Telemetry,
+    tls::{ServerTls, keep_loaded},
+};
 
 /// Largest request body: an outcome as JSON, with room for its encoding.
 pub(crate) const REQUEST_BYTES_MAX: usize = 16 << 20;
@@ -98,6 +102,8 @@ pub struct Admin {
     pub configuration: serde_json::Value,
     /// The message consumers of this process, if it has any.
     pub workers: Option<Arc<dyn Workers>>,
+    /// TLS of the listener, if it has any.
+    pub tls: Option<Arc<ServerTls>>,
     /// The longest search for one response, usually [`SEARCH_TIME`]; the next request continues it.
     pub search_time: Duration,
     /// Reads the configuration again, if the process can do so.
@@ -160,10 +166,14 @@ pub async fn serve(
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
     let admin = admin.into();
-    let telemetry = admin.get().telemetry.clone();
+    let (telemetry, tls) = {
+        let admin = admin.get();
+        (admin.telemetry.clone(), admin.tls.clone())
+    };
     let router = router(admin, listener.local_addr()?)?;
     tokio::select! {
-        () = listen::serve(listener, router, shutdown) => Ok(()),
+        () = listen::serve(listener, tls.clone(), router, shutdown) => Ok(()),
+        () = keep_loaded(tls) => Ok(()),
         never = telemetry.sample() => match never {},
     }
 }
@@ -179,6 +189,7 @@ fn router(admin: CurrentAdmin, address: SocketAddr) -> io::Result<Router> {
             get(records::show).delete(resolve::erase),
         )
         .route("/api/records/{id}/resolve", post(resolve::resolve))
+        .route("/api/scopes/erase", post(resolve::erase_scope))
         .route("/api/find", post(records::find))
         .route("/api/operations", get(operations::list))
         .route("/api/overview", get(overview::show))

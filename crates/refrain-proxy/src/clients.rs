@@ -1,4 +1,4 @@
-//! A client connection: detects whether it speaks HTTP/1.1 or cleartext HTTP/2, and serves it.
+//! A client connection: completes its TLS handshake, detects whether it speaks HTTP/1.1 or HTTP/2, and serves it.
 
 use std::{
     future::poll_fn,
@@ -6,7 +6,7 @@ use std::{
     net::SocketAddr,
     pin::pin,
     sync::Arc,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 
 use refrain::policy::ProxySettings;
@@ -16,19 +16,24 @@ use tokio::net::TcpStream;
 use crate::{
     current::{ConnectionService, CurrentLayer},
     forward::Forward,
+    stream::Io,
     telemetry::Telemetry,
+    tls::{ServerTls, TlsConnection},
     wake_batch::WakeBatch,
     watch::{Client, Order, Watch},
 };
 
 mod body;
 mod checked;
+mod frames;
 mod front;
 mod http1;
 mod http2;
+mod interim;
 
 pub(crate) use body::ClientBody;
 use front::Front;
+pub(crate) use interim::{Interim, InterimSender};
 
 /// Least value of the limit for a head's size.
 const HEAD_BYTES_MIN: usize = 8 << 10;
@@ -43,6 +48,7 @@ pub(crate) struct Clients {
     http1: Arc<http1::Http1>,
     http2: Arc<http2::Http2>,
     telemetry: Option<Arc<Telemetry>>,
+    tls: Option<Arc<ServerTls>>,
 }
 
 impl Clients {
@@ -66,7 +72,14 @@ impl Clients {
             http1: Arc::new(http1::Http1::new(limits, settings.client_timeout)),
             http2: Arc::new(http2::Http2::new(limits, settings.client_timeout)),
             telemetry,
+            tls: None,
         }
+    }
+
+    /// Serves connections with TLS, if there is any.
+    pub(crate) fn with_tls(mut self, tls: Option<Arc<ServerTls>>) -> Self {
+        self.tls = tls;
+        self
     }
 
     /// Serves a connection until it ends, stalls for too long, or the proxy stops. Keeps `held` alive until then.
@@ -109,23 +122,39 @@ impl Clients {
     )]
     fn speak(
         self,
-        mut stream: TcpStream,
+        stream: TcpStream,
         peer: SocketAddr,
         client: Arc<Client>,
     ) -> impl Future<Output = io::Result<()>> + Send {
         async move {
+            let connection = match &self.tls {
+                None => TlsConnection::plain(stream),
+                // Boxed: the handshake is short, and its future is far larger than the rest.
+                Some(tls) => Box::pin(tls.accept(stream)).await?,
+            };
+            let TlsConnection {
+                mut stream,
+                protocol,
+                certificate,
+            } = connection;
             let mut input = Input::default();
-            let listening =
-                poll_fn(|context| poll_version(&mut stream, &mut input, &client, context));
-            let version = listening.await?;
+            let version = match protocol.as_deref() {
+                Some(b"h2") => Version::Two,
+                Some(_) => Version::One,
+                None => {
+                    let polling =
+                        poll_fn(|context| poll_version(&mut stream, &mut input, &client, context));
+                    polling.await?
+                }
+            };
+            let is_tls = self.tls.is_some();
+            let forward = self.forward.of(peer.ip(), is_tls, client.clone());
             let front = Front {
-                service: Arc::new(ConnectionService::new(
-                    &self.layer,
-                    &self.forward,
-                    peer.ip(),
-                )),
+                service: Arc::new(ConnectionService::new(&self.layer, forward)),
                 client,
                 telemetry: self.telemetry,
+                certificate,
+                has_base: self.forward.has_base(),
             };
             match version {
                 Version::None => Ok(()),
@@ -152,7 +181,7 @@ enum Version {
 
 /// Detects the HTTP version by the first bytes.
 fn poll_version(
-    stream: &mut TcpStream,
+    stream: &mut Io,
     input: &mut Input,
     client: &Client,
     context: &mut Context<'_>,
@@ -172,14 +201,22 @@ fn poll_version(
                 return Poll::Ready(Ok(Version::One));
             }
         } else if stream.poll_read_ready(context)?.is_pending() {
-            return match client.is_draining() {
-                true => Poll::Ready(Ok(Version::None)),
-                false => Poll::Pending,
-            };
+            return idle(client);
         }
-        if ready!(input.poll_read(stream, context))? == 0 {
-            return Poll::Ready(Ok(Version::None));
+        match input.poll_read(stream, context)? {
+            Poll::Ready(0) => return Poll::Ready(Ok(Version::None)),
+            Poll::Ready(_) => {}
+            Poll::Pending if input.bytes.is_empty() => return idle(client),
+            Poll::Pending => return Poll::Pending,
         }
+    }
+}
+
+/// Ends a connection that has sent nothing once the proxy is draining.
+fn idle(client: &Client) -> Poll<io::Result<Version>> {
+    match client.is_draining() {
+        true => Poll::Ready(Ok(Version::None)),
+        false => Poll::Pending,
     }
 }
 

@@ -2,24 +2,22 @@
 
 use std::{
     io,
-    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
-    task::{Context, Poll, Waker},
     time::Duration,
 };
 
 use refrain_tls::{Authorities, Verification};
-use rustix::net::RecvFlags;
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
     sync::{OwnedSemaphorePermit, Semaphore},
     time::timeout,
 };
-use tokio_rustls::{TlsConnector, client::TlsStream, rustls::pki_types::ServerName};
+use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
+
+use crate::stream::Io;
 
 /// How to reach the upstream.
 #[derive(Clone)]
@@ -89,7 +87,7 @@ impl Connector {
                 None => Io::Plain(stream),
                 Some((tls, name)) => {
                     let stream = tls.connect(name.clone(), stream).await?;
-                    Io::Tls(Box::new(stream))
+                    Io::Tls(Box::new(stream.into()))
                 }
             })
         };
@@ -127,94 +125,4 @@ fn tls() -> io::Result<TlsConnector> {
 fn server_name(host: &str) -> io::Result<ServerName<'static>> {
     ServerName::try_from(host.to_owned())
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
-}
-
-/// A connection to the upstream.
-pub(crate) enum Io {
-    Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
-}
-
-impl Io {
-    /// Whether an idle connection is open, and no bytes have arrived. Asks the kernel.
-    pub(crate) fn is_quiet(&mut self) -> bool {
-        match self {
-            Self::Plain(stream) => is_empty(stream),
-            Self::Tls(stream) => {
-                // Encrypted bytes may already have been read from the socket.
-                let mut byte = [0];
-                let (mut byte, context) = (ReadBuf::new(&mut byte), Waker::noop());
-                let mut context = Context::from_waker(context);
-                is_empty(stream.get_ref().0)
-                    && Pin::new(&mut **stream)
-                        .poll_read(&mut context, &mut byte)
-                        .is_pending()
-            }
-        }
-    }
-}
-
-fn is_empty(stream: &TcpStream) -> bool {
-    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-    let peeked = rustix::net::recv(stream, &mut [0_u8; 1], flags);
-    matches!(peeked, Err(rustix::io::Errno::AGAIN))
-}
-
-/// Applies the same operation to either kind of writable connection.
-macro_rules! either {
-    ($it:expr, $inner:ident => $do:expr) => {
-        match $it.get_mut() {
-            Io::Plain($inner) => {
-                let $inner = Pin::new($inner);
-                $do
-            }
-            Io::Tls($inner) => {
-                let $inner = Pin::new(&mut **$inner);
-                $do
-            }
-        }
-    };
-}
-
-impl AsyncRead for Io {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(inner) => Pin::new(inner).poll_read(context, buffer),
-            Self::Tls(inner) => Pin::new(&mut **inner).poll_read(context, buffer),
-        }
-    }
-}
-
-impl AsyncWrite for Io {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        either!(self, inner => inner.poll_write(context, bytes))
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        either!(self, inner => inner.poll_write_vectored(context, slices))
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        either!(self, inner => inner.poll_flush(context))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        either!(self, inner => inner.poll_shutdown(context))
-    }
 }

@@ -3,12 +3,9 @@
 //! A reload replaces the layer as a whole. A request takes the layer that is in force when its head has arrived, and keeps
 //! it to its end. Requests compare one number, so that a connection only rebuilds its service after a reload.
 
-use std::{
-    net::IpAddr,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicU64, Ordering},
 };
 
 use refrain::http::{RefrainLayer, RefrainService};
@@ -70,10 +67,9 @@ pub(crate) struct ConnectionService {
 }
 
 impl ConnectionService {
-    /// The service for the requests of `client`, which `forward` sends on.
-    pub(crate) fn new(current: &Arc<CurrentLayer>, forward: &Forward, client: IpAddr) -> Self {
+    /// The service for the requests of one client, which `forward` sends on.
+    pub(crate) fn new(current: &Arc<CurrentLayer>, forward: Forward) -> Self {
         let (number, layer) = current.numbered();
-        let forward = forward.of(client);
         Self {
             current: current.clone(),
             made: Mutex::new((number, layer.layer(forward.clone()))),

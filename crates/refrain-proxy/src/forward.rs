@@ -12,13 +12,14 @@ use std::{
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use refrain::{
     http::{Body, Code, Failure},
-    policy::{ProxySettings, Settings, redacted, units::Span},
+    policy::{Network, ProxySettings, Settings, redacted, units::Span},
     record::Reason,
 };
 use tower_service::Service;
 
 use crate::{
     admin::{Metrics, UpstreamErrors},
+    clients::InterimSender,
     connect::Connector,
     headers::{self, Caller, Visible},
     pool::{LostExchange, UpstreamPool},
@@ -27,6 +28,7 @@ use crate::{
     tunnel,
     upstream::ends_with_connection,
     upstream_body::{Outgoing, Stall, UpstreamBody, UpstreamFlow},
+    watch::Client,
 };
 
 /// The upstream, and the settings for it that all threads share.
@@ -36,6 +38,8 @@ pub struct Target {
     upstream: Box<str>,
     connector: Connector,
     visible: Visible,
+    /// Proxies in front of this one whose forwarding headers are believed.
+    trusted_proxies: Box<[Network]>,
     settings: ProxySettings,
     /// Prefix of the `type` member of problem responses.
     problems: Arc<str>,
@@ -53,7 +57,8 @@ impl Target {
         let Some(upstream) = &settings.upstream else {
             return Err(StartError::NoUpstream);
         };
-        let (scheme, authority) = upstream.split_once("://").unwrap_or(("http", upstream));
+        let (scheme, rest) = upstream.split_once("://").unwrap_or(("http", upstream));
+        let (authority, base) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let connect = |error| StartError::Upstream {
             url: upstream.clone(),
             error,
@@ -67,7 +72,9 @@ impl Target {
             visible: Visible {
                 host: settings.proxy.host,
                 upstream: host,
+                base: base.into(),
             },
+            trusted_proxies: settings.trusted_proxies.as_slice().into(),
             settings: settings.proxy,
             problems: settings.problems.as_str().into(),
             errors: OnceLock::new(),
@@ -78,6 +85,16 @@ impl Target {
     /// Counts failed requests in these metrics. Call it once.
     pub fn count_errors(&self, metrics: &Metrics) {
         let _ = self.errors.set(metrics.upstream_errors().clone());
+    }
+
+    /// Whether requests are sent below a base path.
+    pub(crate) fn has_base(&self) -> bool {
+        !self.visible.base.is_empty()
+    }
+
+    fn trusts(&self, client: IpAddr) -> bool {
+        let mut networks = self.trusted_proxies.iter();
+        networks.any(|network| network.contains(client))
     }
 
     /// Number of open connections of all threads to the upstream.
@@ -122,6 +139,8 @@ struct ForwardPath {
     target: Arc<Target>,
     pool: Arc<UpstreamPool>,
     client: Option<Caller>,
+    /// The client's connection, for interim responses.
+    connection: Option<Arc<Client>>,
 }
 
 /// A request that is ready to be sent to the upstream.
@@ -133,6 +152,8 @@ struct ReadyRequest {
     tunnel: Option<tunnel::TunnelClient>,
     /// The span of the call, if the request is traced.
     span: Option<Box<ClientSpan>>,
+    /// Receives interim responses, if the client can.
+    interim: Option<InterimSender>,
     /// Whether the request has a claim.
     is_granted: bool,
     /// Whether a response that ends with its connection counts as complete; it cannot be distinguished from a truncated one.
@@ -147,16 +168,25 @@ impl Forward {
             target: target.clone(),
             pool: UpstreamPool::new(target.connector.clone(), &target.settings),
             client: None,
+            connection: None,
         }))
     }
 
-    /// The same service, with the same pool, for a client.
-    pub(crate) fn of(&self, client: IpAddr) -> Self {
+    /// The same service, with the same pool, for a client that is connected with or without TLS.
+    pub(crate) fn of(&self, client: IpAddr, is_tls: bool, connection: Arc<Client>) -> Self {
+        let target = self.0.target.clone();
+        let client = Caller::new(client, is_tls, target.trusts(client));
         Self(Arc::new(ForwardPath {
-            target: self.0.target.clone(),
+            target,
             pool: self.0.pool.clone(),
-            client: Some(Caller::new(client)),
+            client: Some(client),
+            connection: Some(connection),
         }))
+    }
+
+    /// Whether requests are sent below a base path.
+    pub(crate) fn has_base(&self) -> bool {
+        self.0.target.has_base()
     }
 
     pub(crate) fn sweep(&self) {
@@ -195,6 +225,7 @@ impl ForwardPath {
         // The layer itself applies the timeouts of guarded requests.
         let patience = (!is_granted).then_some(self.target.settings.read_timeout);
         let (mut head, body) = request.into_parts();
+        let interim = self.connection.as_ref().and_then(InterimSender::new);
         let upgrade = match is_granted {
             true => None,
             false => tunnel::take_upgrade(&mut head),
@@ -213,6 +244,7 @@ impl ForwardPath {
             patience,
             tunnel,
             span,
+            interim,
             is_granted,
             // The response to a guarded request or a probe decides an outcome, so it must not be truncated.
             // Other clients see the close themselves.
@@ -235,6 +267,7 @@ impl ForwardPath {
                 patience,
                 tunnel,
                 span,
+                interim,
                 is_granted,
                 trusts_close,
             } = ready;
@@ -242,7 +275,7 @@ impl ForwardPath {
             // The engine itself warns of guarded requests whose outcome is unknown.
             let is_warned = |lost: &LostExchange| !is_granted || lost.failure == Failure::NotSent;
             let (method, uri) = (request.method().clone(), request.uri().clone());
-            let (response, connection) = match self.pool.send(request, patience).await {
+            let (response, connection) = match self.pool.send(request, patience, interim).await {
                 Ok(received) => {
                     if let Some(span) = span {
                         span.responded(received.0.status());

@@ -1,10 +1,11 @@
 //! Rewrites headers in transit: drops hop-by-hop headers, and tells the upstream which client sent the request.
 
-use std::net::IpAddr;
+use std::{borrow::Cow, net::IpAddr};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri, Version, header, request};
 use http_body::Body;
+use percent_encoding::{percent_decode, percent_decode_str};
 use refrain::policy::HostHeader;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -24,10 +25,11 @@ const HOP_BY_HOP: [HeaderName; 5] = [
 const HOP_BY_HOP_OTHERS: [&str; 3] = ["keep-alive", "proxy-connection", "http2-settings"];
 
 /// Trailers that are never sent, in addition to those that hyper refuses, such as `Content-Length`.
-const NEVER_TRAILERS: [HeaderName; 8] = [
+const NEVER_TRAILERS: [HeaderName; 9] = [
     header::CONNECTION,
     header::COOKIE,
     header::EXPECT,
+    header::FORWARDED,
     header::PROXY_AUTHENTICATE,
     header::PROXY_AUTHORIZATION,
     header::UPGRADE,
@@ -39,7 +41,8 @@ const NEVER_TRAILERS: [HeaderName; 8] = [
 const NEVER_TRAILER_PREFIXES: [&str; 3] = ["x-forwarded-", "refrain-", "idempotency-"];
 
 /// Headers that are passed on even if `Connection` names them: no peer can have them removed.
-const END_TO_END: [HeaderName; 10] = [
+const END_TO_END: [HeaderName; 11] = [
+    header::FORWARDED,
     header::HOST,
     header::CONTENT_LENGTH,
     header::CONTENT_TYPE,
@@ -58,6 +61,8 @@ pub(crate) struct Visible {
     pub(crate) host: HostHeader,
     /// The upstream's own `Host`.
     pub(crate) upstream: HeaderValue,
+    /// Path that requests are sent below, without a trailing slash; empty if there is none.
+    pub(crate) base: Box<str>,
 }
 
 /// A client, and the forwarding headers that the upstream gets about it.
@@ -65,14 +70,57 @@ pub(crate) struct Visible {
 pub(crate) struct Caller {
     /// The client's address.
     address: HeaderValue,
+    /// The client's address as `Forwarded` writes it.
+    node: Box<str>,
+    /// The scheme that the client uses.
+    scheme: &'static str,
+    /// Whether the client is a proxy whose forwarding headers are believed.
+    is_trusted: bool,
 }
 
 impl Caller {
-    pub(crate) fn new(address: IpAddr) -> Self {
-        let text = HeaderValue::try_from(address.to_string());
+    pub(crate) fn new(address: IpAddr, is_tls: bool, is_trusted: bool) -> Self {
+        let text = address.to_string();
+        let node = match address {
+            IpAddr::V4(_) => text.clone(),
+            // A colon needs quotes.
+            IpAddr::V6(_) => format!("\"[{text}]\""),
+        };
         // An address contains only visible ASCII.
-        let address = text.unwrap_or_else(|_| HeaderValue::from_static("unknown"));
-        Self { address }
+        let address = HeaderValue::try_from(text);
+        Self {
+            address: address.unwrap_or_else(|_| HeaderValue::from_static("unknown")),
+            node: node.into(),
+            scheme: if is_tls { "https" } else { "http" },
+            is_trusted,
+        }
+    }
+
+    /// Tells the upstream which client sent the request, to which host and how. What a trusted proxy tells is extended,
+    /// what others tell is replaced.
+    fn introduce(&self, headers: &mut HeaderMap, host: Option<&HeaderValue>) {
+        if !self.is_trusted {
+            remove_forwarding(headers);
+        } else if headers.contains_key(header::FORWARDED) {
+            append(headers, header::FORWARDED, self.forwarded(host));
+        }
+        append(headers, X_FORWARDED_FOR, self.address.clone());
+        if let header::Entry::Vacant(entry) = headers.entry(X_FORWARDED_PROTO) {
+            entry.insert(HeaderValue::from_static(self.scheme));
+        }
+    }
+
+    /// This hop as an element of `Forwarded`.
+    fn forwarded(&self, host: Option<&HeaderValue>) -> HeaderValue {
+        let (node, scheme) = (&self.node, self.scheme);
+        // A host that needs an escape in quotes is left out.
+        let is_plain = |host: &&str| !host.contains(['"', '\\']);
+        let host = host.and_then(|host| host.to_str().ok()).filter(is_plain);
+        let element = match host {
+            Some(host) => format!("for={node};host=\"{host}\";proto={scheme}"),
+            None => format!("for={node};proto={scheme}"),
+        };
+        HeaderValue::try_from(element).unwrap_or_else(|_| self.address.clone())
     }
 }
 
@@ -88,12 +136,12 @@ impl ForwardedHead<'_> {
     /// Rewrites a client's head for the upstream. hyper adds the length of the body where it is known.
     pub(crate) fn rewrite(self, head: &mut request::Parts, body: &impl Body) {
         let version = std::mem::replace(&mut head.version, Version::HTTP_11);
-        head.uri = target(&head.uri);
+        head.uri = target(&head.uri, &self.visible.base);
         let headers = &mut head.headers;
         let wants_trailers = tokens(headers, &header::TE).any(is_trailers);
         let declared = declared_length(headers);
         remove_hop_by_hop(headers);
-        let client = match self.visible.host {
+        let host = match self.visible.host {
             HostHeader::Upstream => headers.insert(header::HOST, self.visible.upstream.clone()),
             _ => self.keep_host(headers),
         };
@@ -105,16 +153,12 @@ impl ForwardedHead<'_> {
             headers.insert(header::UPGRADE, upgrade);
             headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         }
-        if let (Some(host), header::Entry::Vacant(entry)) =
-            (client, headers.entry(X_FORWARDED_HOST))
+        if let Some(caller) = self.client {
+            caller.introduce(headers, host.as_ref());
+        }
+        if let (Some(host), header::Entry::Vacant(entry)) = (host, headers.entry(X_FORWARDED_HOST))
         {
             entry.insert(host);
-        }
-        if let Some(client) = self.client {
-            append(headers, X_FORWARDED_FOR, client.address.clone());
-            if let header::Entry::Vacant(entry) = headers.entry(X_FORWARDED_PROTO) {
-                entry.insert(HeaderValue::from_static("http"));
-            }
         }
         append(headers, header::VIA, via(version));
     }
@@ -129,15 +173,43 @@ impl ForwardedHead<'_> {
     }
 }
 
-/// The target without its authority, which `Host` carries.
-fn target(uri: &Uri) -> Uri {
+/// The target below the base path, and without its authority, which `Host` carries. `*` names no path, so it stays.
+fn target(uri: &Uri, base: &str) -> Uri {
     let Some(target) = uri.path_and_query() else {
         return Uri::from_static("/");
     };
     match target.as_str() {
+        text if !base.is_empty() && text != "*" => below(base, text),
         text if text.starts_with(['/', '*']) => Uri::from(target.clone()),
         text => Uri::try_from(format!("/{text}")).unwrap_or_else(|_| Uri::from(target.clone())),
     }
+}
+
+/// Joins a base path and a target.
+fn below(base: &str, target: &str) -> Uri {
+    let slash = if target.starts_with('/') { "" } else { "/" };
+    let joined = Uri::try_from(format!("{base}{slash}{target}"));
+    // The base was checked with the settings, and the target by its parser.
+    joined.unwrap_or_else(|_| Uri::from_static("/"))
+}
+
+/// Whether a server may read the path as one outside of its base: it has more `..` than segments before them.
+///
+/// Servers disagree about percent-encoding, backslashes and parameters in segments, so all forms of `..` count.
+pub(crate) fn leaves_base(path: &str) -> bool {
+    let once: Cow<'_, [u8]> = percent_decode_str(path).into();
+    let decoded: Cow<'_, [u8]> = percent_decode(&once).into();
+    let mut depth = 0_usize;
+    for segment in decoded.split(|byte| matches!(byte, b'/' | b'\\')) {
+        let name = segment.split(|byte| *byte == b';').next();
+        match name.unwrap_or_default() {
+            b"" | b"." => {}
+            b".." if depth == 0 => return true,
+            b".." => depth -= 1,
+            _ => depth += 1,
+        }
+    }
+    false
 }
 
 fn is_trailers(token: &str) -> bool {
@@ -222,6 +294,17 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) {
         .for_each(|name| drop(headers.remove(name)));
     for name in HOP_BY_HOP_OTHERS {
         headers.remove(name);
+    }
+}
+
+/// Removes the headers in which proxies tell who sent a request.
+fn remove_forwarding(headers: &mut HeaderMap) {
+    let is_forwarding = |name: &&HeaderName| {
+        name.as_str().starts_with("x-forwarded-") || **name == header::FORWARDED
+    };
+    if headers.keys().any(|name| is_forwarding(&name)) {
+        let names: Vec<_> = headers.keys().filter(is_forwarding).cloned().collect();
+        names.iter().for_each(|name| drop(headers.remove(name)));
     }
 }
 

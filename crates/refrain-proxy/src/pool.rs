@@ -20,7 +20,9 @@ use refrain::{
 use tokio::time::Instant;
 
 use crate::{
-    connect::{Connector, Io},
+    clients::InterimSender,
+    connect::Connector,
+    stream::Io,
     upstream::{ExchangeFailure, Patience, UpstreamConnection, Wire},
     upstream_body::Outgoing,
 };
@@ -63,11 +65,12 @@ impl UpstreamPool {
     }
 
     /// Sends a request, once. The connection comes with the response, and is given back when the response's body has ended.
-    /// `patience` is how long the exchange may stall; `None` if the layer applies the timeouts.
+    /// `patience` is how long the exchange may stall; `None` if the layer applies the timeouts. `interim` receives 1xx.
     pub(crate) async fn send(
         &self,
         mut request: Request<Outgoing>,
         patience: Option<Duration>,
+        interim: Option<InterimSender>,
     ) -> Result<(Response<Incoming>, Box<UpstreamConnection>), LostExchange> {
         let patience = Patience {
             response: patience,
@@ -85,7 +88,10 @@ impl UpstreamPool {
                     connection
                 }
             };
-            match connection.exchange(request, patience, now).await {
+            match connection
+                .exchange(request, interim.clone(), patience, now)
+                .await
+            {
                 Ok(response) => return Ok((response, connection)),
                 Err(ExchangeFailure::Unsent(unsent)) => request = *unsent,
                 Err(failed) => return Err(failed.into()),

@@ -14,8 +14,10 @@ use std::{
 use refrain::{
     Engine,
     http::RefrainLayer,
-    policy::{ProxySettings, Settings},
+    jwt::{JwtKeys, JwtSettings, JwtVerifier},
+    policy::{ProxySettings, Settings, redacted},
 };
+use refrain_tls::TlsError;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch},
@@ -27,7 +29,9 @@ use crate::{
     current::CurrentLayer,
     descriptors::Connections,
     forward::{Forward, Target},
+    jwks::HttpJwks,
     telemetry::Telemetry,
+    tls::{ServerTls, keep_loaded},
     wake_batch::WakeBatch,
     watch::{TICK, Watch},
 };
@@ -48,6 +52,15 @@ pub enum StartError {
     NoUpstream,
     /// The store cannot keep the guarantees of the policy.
     Store(refrain::Error),
+    /// The tokens of requests cannot be verified as `[jwt]` says.
+    Tokens(refrain::Error),
+    /// The URL of the key set is unusable: invalid address, or no trusted certificate authority.
+    KeySet {
+        /// URL of the key set.
+        url: String,
+        /// Underlying error.
+        error: io::Error,
+    },
     /// The upstream is unusable: invalid address, or no trusted certificate authority.
     Upstream {
         /// URL of the upstream.
@@ -55,6 +68,8 @@ pub enum StartError {
         /// Underlying error.
         error: io::Error,
     },
+    /// A certificate or key of a listener is unusable.
+    Tls(TlsError),
     /// The listen address is unavailable.
     Listen {
         /// Listen address.
@@ -70,8 +85,10 @@ impl std::fmt::Display for StartError {
             Self::NoUpstream => {
                 f.write_str("no upstream is set; write upstream = \"http://HOST:PORT\"")
             }
-            Self::Store(error) => write!(f, "{error}"),
+            Self::Store(error) | Self::Tokens(error) => write!(f, "{error}"),
+            Self::KeySet { url, error } => write!(f, "jwks_url {url}: {error}"),
             Self::Upstream { url, error } => write!(f, "upstream {url}: {error}"),
+            Self::Tls(error) => write!(f, "{error}"),
             Self::Listen { address, error } if error.kind() == io::ErrorKind::AddrInUse => write!(
                 f,
                 "{address} is in use by another process; stop that process, or choose another port"
@@ -89,6 +106,12 @@ impl std::fmt::Display for StartError {
 }
 
 impl std::error::Error for StartError {}
+
+impl From<TlsError> for StartError {
+    fn from(error: TlsError) -> Self {
+        Self::Tls(error)
+    }
+}
 
 /// What the proxy does with connections.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -119,13 +142,14 @@ pub struct Proxy {
     connections: Connections,
     telemetry: Option<Arc<Telemetry>>,
     phase: watch::Sender<Phase>,
+    tls: Option<Arc<ServerTls>>,
 }
 
 impl Proxy {
     /// Binds the listen address of the settings.
     ///
     /// # Errors
-    /// When the address is unavailable, the upstream is unusable, or the store may lose claims that the policy must not lose.
+    /// When the address is unavailable, the upstream, a certificate or a key is unusable, or the store may lose claims that the policy must not lose.
     pub fn bind(settings: &Settings, engine: Engine) -> Result<Self, StartError> {
         Self::on(None, settings, engine)
     }
@@ -139,20 +163,17 @@ impl Proxy {
         settings: &Settings,
         engine: Engine,
     ) -> Result<Self, StartError> {
-        let checked = settings.policy.check_store(engine.store());
-        checked.map_err(StartError::Store)?;
+        let layer = guarding(settings, engine.clone())?;
         let target = Arc::new(Target::new(settings)?);
+        let layer = layer.with_probes(Forward::new(&target));
+        let tls = settings.tls.as_ref();
+        let tls = tls.map(ServerTls::of_proxy).transpose()?;
         let address = settings.listen;
         let listener = match socket {
             Some(socket) => socket.set_nonblocking(true).map(|()| socket),
             None => listen(address),
         };
         let listener = listener.map_err(|error| StartError::Listen { address, error })?;
-        let layer = RefrainLayer::new(engine.clone(), settings.policy.clone())
-            .with_problems(&settings.problems)
-            .with_buffered_bytes_max(settings.proxy.buffered_bytes_max)
-            .forwarding()
-            .with_probes(Forward::new(&target));
         Ok(Self {
             listener,
             target,
@@ -162,6 +183,7 @@ impl Proxy {
             connections: Connections::default(),
             telemetry: None,
             phase: watch::Sender::default(),
+            tls,
         })
     }
 
@@ -179,6 +201,12 @@ impl Proxy {
     /// When there is no file descriptor left.
     pub fn socket(&self) -> io::Result<std::net::TcpListener> {
         self.listener.try_clone()
+    }
+
+    /// TLS towards clients, to load its certificate again; `None` for plain HTTP.
+    #[must_use]
+    pub fn tls(&self) -> Option<&Arc<ServerTls>> {
+        self.tls.as_ref()
     }
 
     /// Changes what the proxy does with connections. [`Phase::Draining`] begins by itself when it stops.
@@ -206,6 +234,9 @@ impl Proxy {
         let metrics = telemetry.metrics();
         self.connections = metrics.connections().clone();
         self.target.report_to(telemetry);
+        if let Some(tls) = &self.tls {
+            metrics.count_handshakes(tls);
+        }
         self.telemetry = Some(telemetry.clone());
         self.with_layer(|layer| layer.with_observer(telemetry.clone()))
     }
@@ -222,7 +253,13 @@ impl Proxy {
         stop: impl Future<Output = ()>,
         stop_at_once: impl Future<Output = ()>,
     ) -> io::Result<usize> {
-        self.layer.get().report();
+        let layer = self.layer.get();
+        layer.report();
+        if let Some(verifier) = layer.jwt() {
+            // A failure is logged. Requests fetch again, and are refused until there are keys.
+            let _ = verifier.fetch().await;
+        }
+        drop(layer);
         let open = Arc::new(AtomicUsize::new(0));
         let threads = (0..self.threads()).map(|at| self.thread(at, &self.phase.subscribe(), &open));
         let threads = threads.collect::<io::Result<Vec<_>>>()?;
@@ -236,6 +273,7 @@ impl Proxy {
         let is_stopped = tokio::select! {
             () = accept(&listener, &threads, &room, &self.connections, self.phase.subscribe()) => true,
             () = count_upstream(&self.target, &self.connections) => true,
+            () = keep_loaded(self.tls.clone()) => true,
             () = &mut stop => true,
             _ = leaving.wait_for(|phase| *phase == Phase::Leaving) => false,
         };
@@ -307,6 +345,7 @@ impl Proxy {
             connections: self.connections.clone(),
         };
         let (phases, telemetry) = (phases.clone(), self.telemetry.clone());
+        let tls = self.tls.clone();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -321,7 +360,8 @@ impl Proxy {
                     tokio::spawn(wake_batch.clone().serve());
                     let watched = watch.clone();
                     let clients =
-                        Clients::new(layer, forward, watched, wake_batch, &settings, telemetry);
+                        Clients::new(layer, forward, watched, wake_batch, &settings, telemetry)
+                            .with_tls(tls);
                     serve(clients, arrivals, counts).await;
                     // Tasks that still run are dropped with the runtime; each logs that it was cut.
                     watch.cut();
@@ -333,6 +373,50 @@ impl Proxy {
             handle,
         })
     }
+}
+
+/// What verifies the tokens of requests.
+fn verifier(jwt: &JwtSettings, settings: &Settings) -> Result<JwtVerifier, StartError> {
+    let built = match &jwt.keys {
+        JwtKeys::Url(url) => {
+            let keys = HttpJwks::new(url, settings.proxy.connect_timeout);
+            let unusable = |error| StartError::KeySet {
+                url: redacted(url),
+                error,
+            };
+            JwtVerifier::fetching(jwt.clone(), keys.map_err(unusable)?)
+        }
+        _ => JwtVerifier::new(jwt.clone()),
+    };
+    built.map_err(StartError::Tokens)
+}
+
+/// The layer of the settings, for a server that passes requests on to another process.
+/// Probes go to the upstream of the settings, if there is one.
+///
+/// # Errors
+/// When the store may lose claims that the policy must not lose, or the upstream or the keys of tokens are unusable.
+pub fn layer(settings: &Settings, engine: Engine) -> Result<RefrainLayer, StartError> {
+    let layer = guarding(settings, engine)?;
+    Ok(match settings.upstream {
+        Some(_) => layer.with_probes(Forward::new(&Arc::new(Target::new(settings)?))),
+        None => layer,
+    })
+}
+
+/// The layer without probes.
+fn guarding(settings: &Settings, engine: Engine) -> Result<RefrainLayer, StartError> {
+    let checked = settings.policy.check_store(engine.store());
+    checked.map_err(StartError::Store)?;
+    let layer = RefrainLayer::new(engine, settings.policy.clone())
+        .with_problems(&settings.problems)
+        .with_buffered_bytes_max(settings.proxy.buffered_bytes_max)
+        .forwarding();
+    let verifier = settings.jwt.as_ref().map(|jwt| verifier(jwt, settings));
+    Ok(match verifier.transpose()? {
+        Some(verifier) => layer.with_jwt(verifier),
+        None => layer,
+    })
 }
 
 fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {

@@ -70,7 +70,7 @@ impl Telemetry {
 
     /// The metrics of requests and store operations.
     #[must_use]
-    pub fn metrics(&self) -> &Metrics {
+    pub fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
     }
 

@@ -8,15 +8,14 @@ use std::{
 use http::{HeaderValue, Method, Response, header, request};
 use tokio::{
     io::{AsyncWriteExt as _, copy_bidirectional},
-    net::TcpStream,
     sync::oneshot,
 };
 
-use crate::{headers, upstream::UpstreamConnection, upstream_body::UpstreamBody};
+use crate::{headers, stream::Io, upstream::UpstreamConnection, upstream_body::UpstreamBody};
 
 /// A client's connection after `101` was sent over it, and the bytes read after the request.
 pub(crate) struct OpenedTunnel {
-    pub(crate) stream: TcpStream,
+    pub(crate) stream: Io,
     pub(crate) read: Vec<u8>,
 }
 

@@ -33,7 +33,9 @@ use tokio::{
     time::{Instant, Sleep, sleep_until, timeout},
 };
 
-use crate::{connect::Io, upstream_body::Outgoing};
+use crate::{
+    clients::InterimSender, interim_scan::InterimScan, stream::Io, upstream_body::Outgoing,
+};
 
 /// Progress of the request that a connection sends; shared by the connection, its stream and the body of the request.
 #[derive(Debug, Default)]
@@ -50,6 +52,10 @@ pub(crate) struct SendState {
     has_response: AtomicBool,
     /// Whether a read only checks that the stream is quiet.
     is_probe: AtomicBool,
+    /// Whether the bytes that arrive may be interim responses.
+    may_be_interim: AtomicBool,
+    /// Receives interim responses.
+    interim: Mutex<Option<InterimSender>>,
     /// Why the client's body failed.
     failed: Mutex<Option<BodyError>>,
     /// The body of a guarded request after hyper has taken all of it: it is dropped once it was sent.
@@ -57,7 +63,7 @@ pub(crate) struct SendState {
 }
 
 impl SendState {
-    fn start(&self) {
+    fn start(&self, interim: Option<InterimSender>) {
         for flag in [
             &self.has_begun,
             &self.has_moved,
@@ -67,6 +73,24 @@ impl SendState {
         ] {
             flag.store(false, Relaxed);
         }
+        self.may_be_interim.store(true, Relaxed);
+        *lock(&self.interim) = interim;
+    }
+
+    /// Passes the interim responses in these bytes to the client.
+    fn scan(&self, scan: &mut InterimScan, bytes: &[u8]) -> io::Result<()> {
+        let scanned = scan.scan(bytes, |status, fields| {
+            if let Some(interim) = &*lock(&self.interim) {
+                interim.send(status, fields);
+            }
+        });
+        if scanned != Ok(true) {
+            self.may_be_interim.store(false, Relaxed);
+            *lock(&self.interim) = None;
+        }
+        scanned
+            .map(drop)
+            .map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why))
     }
 
     /// Notes that a part of the request was taken from the client, or sent.
@@ -115,6 +139,7 @@ pub(crate) struct Wire {
     state: Arc<SendState>,
     /// Why the request cannot be sent. The upstream may have responded before, so it is reported where the response ends.
     broken: Option<io::Error>,
+    scan: InterimScan,
 }
 
 impl Wire {
@@ -125,6 +150,7 @@ impl Wire {
                 io,
                 state: state.clone(),
                 broken: None,
+                scan: InterimScan::default(),
             },
             state,
         )
@@ -228,17 +254,18 @@ impl UpstreamConnection {
         }
     }
 
-    /// Sends a request, and reads the head of its response.
+    /// Sends a request, and reads the head of its response. Interim responses before it go to `interim`.
     ///
     /// # Cancellation
     /// The connection must be dropped if the future is.
     pub(crate) async fn exchange(
         &mut self,
         mut request: Request<Outgoing>,
+        interim: Option<InterimSender>,
         patience: Patience,
         since: Instant,
     ) -> Result<Response<Incoming>, ExchangeFailure> {
-        self.state.start();
+        self.state.start(interim);
         request.body_mut().report_to(&self.state);
         // Only the driver advances it, and is polled with it, so it needs neither a waker nor a budget of its own.
         let mut response = pin!(unconstrained(self.sender.try_send_request(request)));
@@ -467,6 +494,10 @@ impl AsyncRead for Wire {
         }
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.io).poll_read(context, buffer))?;
+        if self.state.may_be_interim.load(Relaxed) {
+            let Self { state, scan, .. } = &mut *self;
+            state.scan(scan, &buffer.filled()[before..])?;
+        }
         match self.broken.take() {
             // A connection that was reset does not end a response as one that was closed does.
             Some(error) if buffer.filled().len() == before => Poll::Ready(Err(error)),

@@ -17,11 +17,19 @@ use http::{Method, StatusCode, Uri};
 use refrain::policy::ProxySettings;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use crate::clients::Interim;
+
 /// How often a thread checks its connections.
 pub(crate) const TICK: Duration = Duration::from_millis(250);
 
 /// How long a client may still take to complete a head once the proxy is draining.
 const LAST_GRACE: Duration = Duration::from_millis(500);
+
+/// Most requests that an HTTP/2 client may cancel beyond those that it lets finish.
+///
+/// A guarded operation continues without its client, so a client that opens and resets streams would otherwise start
+/// any number of them: a stream that was reset no longer counts towards the maximum of streams.
+const CANCELLED_MAX: u32 = 256;
 
 /// The connections of one thread, and their clock.
 #[derive(Debug, Default)]
@@ -44,6 +52,8 @@ pub(crate) struct Client {
     active: AtomicU32,
     /// Requests that were answered, or dropped before that.
     answered: AtomicU32,
+    /// Requests that it cancelled, less those that were answered since.
+    cancelled: AtomicU32,
     /// Whether bytes of the next request are withheld until the current one is answered.
     has_withheld: AtomicBool,
     /// Whether no other request follows the current one.
@@ -66,6 +76,8 @@ pub(crate) struct Client {
     order: AtomicU8,
     /// Wakes the task of the connection.
     waker: OnceLock<Waker>,
+    /// Interim responses that were not written yet.
+    pub(crate) interim: Interim,
 }
 
 /// Instruction to a connection. A later one overrides those before it.
@@ -237,15 +249,41 @@ impl Client {
         self.is_switched.load(Relaxed)
     }
 
+    /// Whether no request is in progress.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.active.load(Relaxed) == 0
+    }
+
+    /// The time on the clock of its thread, in milliseconds.
+    pub(crate) fn now(&self) -> u64 {
+        self.watch.now()
+    }
+
+    /// Counts a request that was cancelled before its response, or answered; closes a client that cancels too many.
+    fn note_end(&self, is_cancelled: bool) {
+        let cancelled = self.cancelled.load(Relaxed);
+        let cancelled = match is_cancelled {
+            true => cancelled.saturating_add(1),
+            false if cancelled == 0 => return,
+            false => cancelled - 1,
+        };
+        self.cancelled.store(cancelled, Relaxed);
+        if cancelled > CANCELLED_MAX && self.is_http2() && !self.watch.is_cutting.load(Relaxed) {
+            refrain::log_rarely!(
+                warn,
+                "a client cancelled too many HTTP/2 requests; its connection is closed"
+            );
+            self.raise_order(Order::Close);
+        }
+    }
+
     fn note_answered(&self) {
         self.head_since.store(0, Relaxed);
         self.idle_since.store(self.watch.now(), Relaxed);
         self.active.fetch_sub(1, Relaxed);
         self.answered.fetch_add(1, Relaxed);
-        if self.has_withheld.swap(false, Relaxed)
-            && let Some(waker) = self.waker.get()
-        {
-            waker.wake_by_ref();
+        if self.has_withheld.swap(false, Relaxed) {
+            self.wake();
         }
     }
 
@@ -280,11 +318,16 @@ impl Client {
         self.order.load(Relaxed) == Order::TimeOut as u8
     }
 
-    fn raise_order(&self, order: Order) {
-        self.order.fetch_max(order as u8, Relaxed);
+    /// Wakes the task of the connection.
+    pub(crate) fn wake(&self) {
         if let Some(waker) = self.waker.get() {
             waker.wake_by_ref();
         }
+    }
+
+    fn raise_order(&self, order: Order) {
+        self.order.fetch_max(order as u8, Relaxed);
+        self.wake();
     }
 
     /// Accepts no more requests from it.
@@ -300,6 +343,8 @@ pub(crate) struct Active {
     client: Arc<Client>,
     /// Method and target, for the log. Boxed, because this is moved often.
     asked: Option<Box<(Method, Uri)>>,
+    /// Whether its response has begun.
+    has_response: bool,
 }
 
 impl Active {
@@ -309,6 +354,7 @@ impl Active {
         Self {
             client: client.clone(),
             asked: None,
+            has_response: false,
         }
     }
 
@@ -317,6 +363,11 @@ impl Active {
         let mut active = Self::start(client);
         active.asked = Some(Box::new(asked));
         active
+    }
+
+    /// Notes that the response begins: no interim response may follow.
+    pub(crate) fn note_response(&self) {
+        self.client.interim.end();
     }
 
     /// Notes whether the response switches the connection to another protocol.
@@ -342,6 +393,7 @@ impl Drop for Active {
             let path = uri.path();
             tracing::warn!(%method, path, "a request was cut off by the shutdown");
         }
+        self.client.note_end(!self.has_response);
         self.client.note_answered();
     }
 }
@@ -356,7 +408,8 @@ pub(crate) struct Taking {
 
 impl Taking {
     /// Starts with the head: from now on the client must make room for the body.
-    pub(crate) fn start(active: Active) -> Self {
+    pub(crate) fn start(mut active: Active) -> Self {
+        active.has_response = true;
         let since = active.client.flow();
         let taking = Self { active, since };
         taking.note(true);
@@ -434,7 +487,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WatchedStream<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        let polled = Pin::new(&mut self.stream).poll_flush(context);
+        // TLS accepts writes that it sends later.
+        self.note_sent(polled.is_ready());
+        polled
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

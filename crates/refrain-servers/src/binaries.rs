@@ -15,6 +15,9 @@ pub const REDIS_BIN: &str = "REFRAIN_TEST_REDIS_BIN";
 /// Environment variable with the folder of `moto_server`.
 pub const SQS_BIN: &str = "REFRAIN_TEST_SQS_BIN";
 
+/// Environment variable with the folder of `envoy`.
+pub const ENVOY_BIN: &str = "REFRAIN_TEST_ENVOY_BIN";
+
 /// Environment variable with the folder of `nats-server`.
 pub const NATS_BIN: &str = "REFRAIN_TEST_NATS_BIN";
 /// Environment variable with the folder of RabbitMQ's programs.
@@ -57,6 +60,19 @@ pub fn sqs_binaries() -> Option<PathBuf> {
     let all = ["moto_server"];
     let cached = cache_folder().join("moto/bin");
     from_variable(SQS_BIN, &all)
+        .or_else(|| Some(cached).filter(|folder| has(folder, &all)))
+        .or_else(|| on_path(&all))
+}
+
+/// Returns the folder of `envoy`, if installed.
+///
+/// Searches in this order: [`ENVOY_BIN`], the Python environment that `cargo xtask` creates in
+/// [`cache_folder`], the `PATH`.
+#[must_use]
+pub fn envoy_binaries() -> Option<PathBuf> {
+    let all = ["envoy"];
+    let cached = cache_folder().join("envoy/bin");
+    from_variable(ENVOY_BIN, &all)
         .or_else(|| Some(cached).filter(|folder| has(folder, &all)))
         .or_else(|| on_path(&all))
 }

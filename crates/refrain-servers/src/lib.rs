@@ -3,7 +3,7 @@
 //! `cargo xtask test` starts one server of each kind for all tests and sets their addresses in the
 //! environment; [`postgres_url`], [`redis_url`], [`nats_url`] and [`amqp_url`] read them. A test that
 //! kills, stops or configures a server starts a private one: [`PrivatePostgres`], [`PrivatePgBouncer`],
-//! [`PrivateRedis`], [`PrivateNats`], [`PrivateRabbit`], [`PrivateSqs`]. A private server and its folder
+//! [`PrivateRedis`], [`PrivateNats`], [`PrivateRabbit`], [`PrivateSqs`], [`PrivateEnvoy`]. A private server and its folder
 //! are removed when the process that started it ends, even by SIGKILL: see [`Guard`].
 //!
 //! Depends on the standard library alone, so that `cargo xtask` builds fast.
@@ -36,6 +36,9 @@ pub use redis::PrivateRedis;
 mod sqs;
 pub use sqs::PrivateSqs;
 
+mod envoy;
+pub use envoy::PrivateEnvoy;
+
 mod nats;
 pub use nats::PrivateNats;
 
@@ -44,9 +47,9 @@ pub use rabbitmq::PrivateRabbit;
 
 mod binaries;
 pub use binaries::{
-    AMQP_BIN, NATS_BIN, PGBOUNCER_BIN, POSTGRES_BIN, REDIS_BIN, SQS_BIN, cache_folder,
-    nats_binaries, pgbouncer_binaries, postgres_binaries, rabbitmq_binaries, redis_binaries,
-    sqs_binaries,
+    AMQP_BIN, ENVOY_BIN, NATS_BIN, PGBOUNCER_BIN, POSTGRES_BIN, REDIS_BIN, SQS_BIN, cache_folder,
+    envoy_binaries, nats_binaries, pgbouncer_binaries, postgres_binaries, rabbitmq_binaries,
+    redis_binaries, sqs_binaries,
 };
 
 mod guard;

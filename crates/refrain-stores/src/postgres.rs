@@ -22,11 +22,12 @@
 
 use std::{fmt, sync::Arc, thread, time::Duration};
 
+use bytes::Bytes;
 use refrain::{
     Claim, Error, ErrorKind, Fence, RecordId, Result, Secret, Settled, Settlement, Store, Verdict,
     clock::{Clock, Timestamp},
-    record::{Erased, Reply},
-    store::{AnyStore, Census, Guarantees, Page, Query, Reading, Watch, Watches},
+    record::{Erased, Reply, ScopeDigest},
+    store::{AnyStore, Census, Guarantees, Page, Query, Reading, ScopeKeyPage, Watch, Watches},
 };
 use tokio::sync::{
     Notify,
@@ -490,6 +491,23 @@ impl Store for Postgres {
 
     async fn sweep(&self, at_most: u32) -> Result<u32> {
         self.desk.sweep(at_most).await
+    }
+
+    async fn scope_key(&self, scope: ScopeDigest) -> Result<Option<Bytes>> {
+        self.desk.scope_key(scope).await
+    }
+
+    async fn replace_scope_key(
+        &self,
+        scope: ScopeDigest,
+        expected: Option<Bytes>,
+        key: Bytes,
+    ) -> Result<Option<Bytes>> {
+        self.desk.replace_scope_key(scope, expected, key).await
+    }
+
+    async fn scope_keys(&self, cursor: Option<u64>) -> Result<ScopeKeyPage> {
+        self.desk.scope_keys(cursor).await
     }
 
     fn guarantees(&self) -> Guarantees {

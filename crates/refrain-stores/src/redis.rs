@@ -24,12 +24,13 @@
 use std::{fmt, pin::Pin, sync::Arc, time::Duration};
 
 use ::redis::{Cmd, Value};
+use bytes::Bytes;
 use futures_util::future::join_all;
 use refrain::{
     Claim, Fence, RecordId, Result, Secret, Settled, Settlement, Store, Verdict,
     clock::Timestamp,
-    record::Erased,
-    store::{AnyStore, Census, Guarantees, Page, Query, Reading, Watch},
+    record::{Erased, ScopeDigest},
+    store::{AnyStore, Census, Guarantees, Page, Query, Reading, ScopeKeyPage, Watch},
 };
 use tokio::runtime::Handle;
 
@@ -48,6 +49,7 @@ mod mark;
 mod opening;
 mod reception;
 mod scan;
+mod scope_keys;
 mod scripts;
 
 use address::Address;
@@ -454,6 +456,23 @@ impl Store for Redis {
     /// Nothing to do: keys expire on the server.
     async fn sweep(&self, _: u32) -> Result<u32> {
         Ok(0)
+    }
+
+    async fn scope_key(&self, scope: ScopeDigest) -> Result<Option<Bytes>> {
+        self.shared.scope_key(scope).await
+    }
+
+    async fn replace_scope_key(
+        &self,
+        scope: ScopeDigest,
+        expected: Option<Bytes>,
+        key: Bytes,
+    ) -> Result<Option<Bytes>> {
+        self.shared.replace_scope_key(scope, expected, key).await
+    }
+
+    async fn scope_keys(&self, cursor: Option<u64>) -> Result<ScopeKeyPage> {
+        self.shared.scope_keys(cursor).await
     }
 
     fn guarantees(&self) -> Guarantees {

@@ -22,11 +22,12 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use refrain::{
     Claim, Error, ErrorKind, Fence, RecordId, Result, Secret, Settled, Settlement, Store, Verdict,
     clock::{Clock, ClockMark, StoreClock, Timestamp},
-    record::{Command, Erased, Record, Reply, Stepped, step},
-    store::{Census, Guarantees, Page, Query, Reading, Watch, Watches},
+    record::{Command, Erased, Record, Reply, ScopeDigest, Stepped, step},
+    store::{Census, Guarantees, Page, Query, Reading, ScopeKeyPage, Watch, Watches},
 };
 
 mod flaw;
@@ -56,6 +57,8 @@ struct ModelState {
     records: HashMap<RecordId, Record>,
     /// Erased records; [`Flaw::ForgetsErasedOnReopen`] restores them.
     erased: HashMap<RecordId, Record>,
+    /// The data keys of scopes.
+    scope_keys: HashMap<[u8; 8], Bytes>,
     /// How often the model was reopened; the epoch of its fences.
     epoch: u32,
     /// Number of fences issued; with [`Flaw::RepeatsFencesOnReopen`] it restarts at 0.
@@ -106,6 +109,7 @@ impl Model {
         let mut shared = self.shared();
         match self.flaw {
             Some(Flaw::ForgetsOnReopen) => shared.records.clear(),
+            Some(Flaw::ForgetsScopeKeysOnReopen) => shared.scope_keys.clear(),
             Some(Flaw::ForgetsErasedOnReopen) => {
                 let erased = std::mem::take(&mut shared.erased);
                 shared.records.extend(erased);
@@ -334,6 +338,36 @@ impl Store for Model {
             return Ok(at_most);
         }
         Ok(swept)
+    }
+
+    async fn scope_key(&self, scope: ScopeDigest) -> Result<Option<Bytes>> {
+        Ok(self.shared().scope_keys.get(&scope.0).cloned())
+    }
+
+    async fn replace_scope_key(
+        &self,
+        scope: ScopeDigest,
+        expected: Option<Bytes>,
+        key: Bytes,
+    ) -> Result<Option<Bytes>> {
+        let mut shared = self.shared();
+        let stored = shared.scope_keys.get(&scope.0).cloned();
+        if stored != expected && !self.is_flawed(Flaw::OverwritesScopeKeys) {
+            return Ok(stored);
+        }
+        shared.scope_keys.insert(scope.0, key.clone());
+        Ok(Some(key))
+    }
+
+    async fn scope_keys(&self, _: Option<u64>) -> Result<ScopeKeyPage> {
+        let mut keys = self.shared().scope_keys.clone();
+        if self.is_flawed(Flaw::ListsHalfOfTheScopeKeys) {
+            keys.retain(|scope, _| scope[0] < 0x80);
+        }
+        let keys = keys.into_iter();
+        let keys = keys.map(|(scope, key)| (ScopeDigest(scope), key));
+        let keys = keys.collect();
+        Ok(ScopeKeyPage { keys, next: None })
     }
 
     fn guarantees(&self) -> Guarantees {

@@ -30,6 +30,7 @@ mod lists;
 mod outcomes;
 mod races;
 mod receipts;
+mod scope_keys;
 mod settlements;
 mod stage;
 mod time;
@@ -256,6 +257,11 @@ impl<F: Fixture> Runner<'_, F> {
             a_trace_tells_who_tried_what_and_how_it_ended,
             a_trace_of_many_attempts_keeps_the_first_and_the_last,
         );
+        cases!(self, scope_keys:
+            a_scope_key_is_replaced_only_as_expected,
+            all_scope_keys_are_listed,
+            racing_processes_agree_on_a_scope_key,
+        );
         cases!(self, outcomes:
             i2_outcomes_come_back_to_the_byte,
             i2_a_body_that_was_not_kept_stays_so,
@@ -303,6 +309,8 @@ impl<F: Fixture> Runner<'_, F> {
         }
         let erased = durable::a_restart_keeps_what_was_erased(fixture);
         self.add("a_restart_keeps_what_was_erased", caught(erased).await);
+        let kept = scope_keys::a_restart_keeps_scope_keys(fixture);
+        self.add("a_restart_keeps_scope_keys", caught(kept).await);
         let grow = durable::i11_fences_grow_over_restarts(fixture);
         self.add("i11_fences_grow_over_restarts", caught(grow).await);
         let counted = durable::time_passes_while_closed(fixture);

@@ -137,6 +137,12 @@ const NOTICED: &[(Flaw, &str)] = &[
     ),
     (Flaw::SweepsWithoutEnd, "sweeps_come_to_an_end"),
     (
+        Flaw::OverwritesScopeKeys,
+        "a_scope_key_is_replaced_only_as_expected",
+    ),
+    (Flaw::ListsHalfOfTheScopeKeys, "all_scope_keys_are_listed"),
+    (Flaw::ForgetsScopeKeysOnReopen, "a_restart_keeps_scope_keys"),
+    (
         Flaw::ListsOutOfOrder,
         "lists_come_in_the_order_of_identities",
     ),
@@ -197,6 +203,9 @@ async fn random_histories_notice_flaws_by_themselves() {
         Flaw::LosesTrailers,
         Flaw::SweepsWithoutEnd,
         Flaw::SettlesInSilence,
+        Flaw::OverwritesScopeKeys,
+        Flaw::ListsHalfOfTheScopeKeys,
+        Flaw::ForgetsScopeKeysOnReopen,
     ];
     let options = Options {
         histories: 300,

@@ -1,8 +1,11 @@
-//! TLS of the connections that Refrain opens: to upstreams, PostgreSQL, NATS and tested services.
+//! TLS of the connections that Refrain opens, to upstreams, PostgreSQL, NATS and tested services; and of those that it
+//! [accepts](server), from clients.
 //!
 //! It is rustls with the ring provider, also if the program installs another default provider.
 
 use std::{fmt, path::Path, sync::Arc};
+
+pub mod server;
 
 pub use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::{

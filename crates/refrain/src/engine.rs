@@ -380,3 +380,8 @@ impl<G> Verdict<G> {
         self.convert(convert, |outcome| outcome)
     }
 }
+
+/// The part of a target that may be logged: a query may contain secrets, also where records keep it.
+fn without_query(target: &str) -> &str {
+    target.split_once('?').map_or(target, |(path, _)| path)
+}

@@ -32,9 +32,13 @@ pub use service::{Located, RefrainService};
 mod trace;
 pub use trace::TraceContext;
 
+mod caller;
+
 mod request;
 pub use request::ResponseFuture;
 
+mod certificate;
+pub use certificate::ClientCertificate;
 mod report;
 
 pub mod extract;

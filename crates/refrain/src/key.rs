@@ -22,6 +22,7 @@ mod pointer;
 pub use pointer::Pointer;
 
 mod source;
+pub(crate) use source::TLS_SUBJECT;
 pub use source::{CredentialPart, ScopePart, Sender, Source};
 
 mod template;

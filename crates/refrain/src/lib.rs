@@ -86,6 +86,12 @@ pub use outcome::Outcome;
 pub mod record;
 pub use record::{Claim, Fence, Guarantee, Settled, Settlement, Verdict, step};
 
+#[cfg(any(feature = "http", feature = "policy-file"))]
+pub mod jwt;
+
+pub mod encryption;
+pub use encryption::Encryption;
+
 pub mod policy;
 pub use policy::{Operation, Policy, Terms};
 

@@ -16,18 +16,24 @@
 //!
 //! Layout: version, flags, identity (16), status (2), length and block of headers, body, block and length (2)
 //! of trailers, CRC-32 (4). Sizes are in bytes. Trailers over 64 KiB are dropped.
+//! An [encrypted](crate::encryption) outcome has another version, and the layout of `outcome/encrypted.rs`.
 
 use std::ops::Range;
 
 use bytes::Bytes;
 
 use crate::{
-    Error, ErrorKind, RecordId, Result,
+    Error, ErrorKind, Fence, RecordId, Result,
     varint::{self, Reader},
 };
 
+mod encrypted;
+pub(crate) use encrypted::Encrypted;
+
 /// The format version that is written. Readers reject unknown versions.
 const VERSION: u8 = 1;
+/// The format version of an encrypted outcome.
+const ENCRYPTED: u8 = 2;
 /// Flag: the outcome contains the body. Without it, the body exceeded the size limit and was dropped.
 const BODY_KEPT: u8 = 1;
 const ID: Range<usize> = 2..18;
@@ -74,19 +80,29 @@ impl Outcome {
         if crc32fast::hash(content) != u32::from_le_bytes(*sum) {
             return Err(corrupt("its checksum does not match"));
         }
-        if content[0] != VERSION {
+        let is_encrypted = content.first() == Some(&ENCRYPTED);
+        if content.first() != Some(&VERSION) && !is_encrypted {
             let message = format!(
-                "the outcome of record {id} has format version {}; this build reads version {VERSION}",
-                content[0]
+                "the outcome of record {id} has format version {}; this build reads versions {VERSION} and {ENCRYPTED}",
+                content.first().copied().unwrap_or_default()
             );
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         if content.get(ID) != Some(&id.0[..]) {
             return Err(corrupt("it belongs to another record"));
         }
-        let body = body_range(&encoded)
-            .ok_or_else(|| corrupt("the lengths of its parts are inconsistent"))?;
+        let body = match is_encrypted {
+            true => encrypted::is_whole(&encoded).then_some(0..0),
+            false => body_range(&encoded),
+        };
+        let body = body.ok_or_else(|| corrupt("the lengths of its parts are inconsistent"))?;
         Ok(Self { encoded, body })
+    }
+
+    /// Returns whether the outcome is encrypted: then its status is 0, and it shows no headers and no body.
+    #[must_use]
+    pub fn is_encrypted(&self) -> bool {
+        self.encoded[0] == ENCRYPTED
     }
 
     /// Writes the identity of the record and the checksum into the outcome.
@@ -112,9 +128,18 @@ impl Outcome {
         &self.encoded
     }
 
+    /// Returns whether the outcome may belong to an attempt with this fence; only an encrypted outcome contains its fence.
+    #[must_use]
+    pub fn fits(&self, fence: Fence) -> bool {
+        !self.is_encrypted() || encrypted::has_fence(&self.encoded, fence)
+    }
+
     /// The status of the response.
     #[must_use]
     pub fn status(&self) -> u16 {
+        if self.is_encrypted() {
+            return 0;
+        }
         u16::from_le_bytes([self.encoded[STATUS.start], self.encoded[STATUS.start + 1]])
     }
 
@@ -132,18 +157,24 @@ impl Outcome {
     /// Returns whether the outcome contains the body; otherwise the body exceeded the size limit.
     #[must_use]
     pub fn is_body_kept(&self) -> bool {
-        self.encoded[1] & BODY_KEPT != 0
+        !self.is_encrypted() && self.encoded[1] & BODY_KEPT != 0
     }
 
     /// The headers, in order, with their names as given.
     pub fn headers(&self) -> impl Iterator<Item = (&str, Bytes)> {
-        let mut reader = Reader(&self.encoded[STATUS.end..]);
+        let mut reader = Reader(match self.is_encrypted() {
+            true => &[],
+            false => &self.encoded[STATUS.end..],
+        });
         self.pairs(reader.sized().unwrap_or_default())
     }
 
     /// The trailers, in order.
     pub fn trailers(&self) -> impl Iterator<Item = (&str, Bytes)> {
-        self.pairs(&self.encoded[self.body.end..self.encoded.len() - TAIL_LEN])
+        self.pairs(match self.is_encrypted() {
+            true => &[],
+            false => &self.encoded[self.body.end..self.encoded.len() - TAIL_LEN],
+        })
     }
 
     fn pairs<'a>(&'a self, block: &'a [u8]) -> impl Iterator<Item = (&'a str, Bytes)> {

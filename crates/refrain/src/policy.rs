@@ -40,8 +40,9 @@ pub use class::Class;
 mod file;
 #[cfg(feature = "policy-file")]
 pub use file::{
-    AccessLogSettings, AccessLogTarget, AuthorizationScheme, ConfigError, File, HostHeader,
-    Problem, ProxySettings, RelaySettings, Secrets, Settings, TraceSettings, WorkerSettings,
+    AccessLogSettings, AccessLogTarget, AuthorizationScheme, ClientAuth, ConfigError, File,
+    HostHeader, Network, Problem, ProxySettings, RelaySettings, Secrets, Settings, TlsSettings,
+    TraceSettings, WorkerSettings,
 };
 
 mod operation;

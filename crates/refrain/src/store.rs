@@ -5,6 +5,7 @@
 
 use std::{fmt::Debug, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::{
@@ -21,11 +22,22 @@ mod any;
 pub(crate) use any::BoxedReply;
 pub use any::{AnyStore, Meter, Op};
 
+mod encrypting;
+pub use encrypting::REREAD_AFTER;
+use encrypting::StoreEncryption;
+
+mod rotation;
+pub use rotation::ScopeKeyCounts;
+
 pub mod embedded;
 pub use embedded::Embedded;
 
 mod memory;
 pub use memory::Memory;
+
+mod scope_keys;
+pub(crate) use scope_keys::ScopeKeyTable;
+pub use scope_keys::{SCOPE_KEY_BYTES_MAX, ScopeKeyPage};
 
 mod table;
 pub(crate) use table::Table;
@@ -89,6 +101,27 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// Removes expired records, about `at_most` of them, and returns how many.
     fn sweep(&self, at_most: u32) -> impl Future<Output = Result<u32>> + Send;
 
+    /// Reads the stored data key of a scope. Stores do not interpret it; see [`encryption`](crate::encryption).
+    fn scope_key(&self, scope: ScopeDigest) -> impl Future<Output = Result<Option<Bytes>>> + Send;
+
+    /// Stores the data key of a scope if the stored one is `expected`; `None` is absent.
+    /// Returns the key that is stored then, which is another one if `expected` was outdated.
+    ///
+    /// One atomic step: of two concurrent calls with the same expectation, one replaces the key, and both return that one.
+    /// Durable, to the extent of [`guarantees`](Self::guarantees), before the call returns.
+    /// A key has at most [`SCOPE_KEY_BYTES_MAX`] bytes.
+    fn replace_scope_key(
+        &self,
+        scope: ScopeDigest,
+        expected: Option<Bytes>,
+        key: Bytes,
+    ) -> impl Future<Output = Result<Option<Bytes>>> + Send;
+
+    /// Lists the stored data keys; `cursor` is the [`ScopeKeyPage::next`] of the previous page.
+    ///
+    /// A key that is stored during the whole listing is on at least one page.
+    fn scope_keys(&self, cursor: Option<u64>) -> impl Future<Output = Result<ScopeKeyPage>> + Send;
+
     /// Whether the store accepts new claims now; the error says why not.
     ///
     /// `Ok` also from a store that finds it out only from a claim. Does not wait.
@@ -148,6 +181,23 @@ impl<S: Store> Store for Arc<S> {
 
     async fn sweep(&self, at_most: u32) -> Result<u32> {
         S::sweep(self, at_most).await
+    }
+
+    async fn scope_key(&self, scope: ScopeDigest) -> Result<Option<Bytes>> {
+        S::scope_key(self, scope).await
+    }
+
+    async fn replace_scope_key(
+        &self,
+        scope: ScopeDigest,
+        expected: Option<Bytes>,
+        key: Bytes,
+    ) -> Result<Option<Bytes>> {
+        S::replace_scope_key(self, scope, expected, key).await
+    }
+
+    async fn scope_keys(&self, cursor: Option<u64>) -> Result<ScopeKeyPage> {
+        S::scope_keys(self, cursor).await
     }
 
     fn accepts_claims(&self) -> Result<()> {
@@ -484,7 +534,7 @@ mod tests {
             search_time: Some(Duration::ZERO),
             ..Query::default()
         };
-        for expected in 1..=50 {
+        for expected in 1..50 {
             let page = list(&table(50), &query, |(), _| true, count, || true).unwrap();
             assert_eq!(read.get(), expected);
             query.after = page.next;

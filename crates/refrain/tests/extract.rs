@@ -10,8 +10,11 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, request::Parts};
 use proptest::prelude::*;
 use refrain::{
-    ErrorKind, Key, RecordId, Secret,
-    http::extract::{self, HeadKey},
+    ErrorKind, Key, Operation, RecordId, Secret,
+    http::{
+        ClientCertificate,
+        extract::{self, HeadKey, ScopeInput},
+    },
     key::{CredentialPart, ScopePart, Source, Syntax},
 };
 
@@ -327,6 +330,55 @@ fn scopes_are_made_of_what_the_policy_names() {
     }
 }
 
+/// The scope `credential` of a request, with these sources.
+fn caller(credential: &[&str], headers: Headers<'_>) -> RecordId {
+    let secret = Secret::from([7; 32]);
+    let credential = parsed::<CredentialPart>(credential);
+    let headers = header_map(headers);
+    let input = input(&secret, &headers, &credential);
+    let scope = extract::scope(&[ScopePart::Credential], &input, "pay", |_| None).unwrap();
+    RecordId::derive(&secret, &scope, &Key::new("k").unwrap())
+}
+
+#[test]
+fn every_source_of_the_credential_separates_keys() {
+    let default = ["header:Authorization", "header:X-Api-Key", "header:Cookie"];
+    let session = ["header:Authorization", "cookie:session"];
+    let cookies = ["header:Cookie"];
+    all_differ(&[
+        caller(&default, &[]),
+        caller(&default, &[("Authorization", "a")]),
+        caller(&default, &[("X-Api-Key", "a")]),
+        caller(&default, &[("X-Api-Key", "b")]),
+        caller(&default, &[("X-Api-Key", "")]),
+        caller(&default, &[("X-Api-Key", "a"), ("X-Api-Key", "b")]),
+        caller(&default, &[("Authorization", "a"), ("X-Api-Key", "a")]),
+        caller(&session, &[("Cookie", "session=a")]),
+        caller(&session, &[("Cookie", "session=b")]),
+        caller(&session, &[("Cookie", "session=a"), ("Authorization", "a")]),
+        caller(&cookies, &[("Cookie", "session=a")]),
+        caller(&cookies, &[("Cookie", "session=a; b=c")]),
+    ]);
+    // Cookies that nobody named change between two attempts.
+    let nobody = caller(&default, &[]);
+    for headers in [&[("Cookie", "session=a")][..], &[("Cookie", "b=c")]] {
+        assert_eq!(caller(&default, headers), nobody);
+    }
+    assert_eq!(caller(&session, &[("Cookie", "other=1")]), nobody);
+    assert_eq!(caller(&session, &[("X-Api-Key", "a")]), nobody);
+    let same = caller(&session, &[("Cookie", "x=1; session=a")]);
+    assert_eq!(caller(&session, &[("Cookie", "session=a; x=2")]), same);
+    // With Authorization alone, the list makes no difference.
+    for value in ["Basic YTpi", "token", "Bearer x"] {
+        let sent = [("Authorization", value)];
+        assert_eq!(
+            caller(&default, &sent),
+            caller(&["header:Authorization"], &sent)
+        );
+        assert_eq!(caller(&default, &sent), caller(&session, &sent));
+    }
+}
+
 #[test]
 fn a_credential_tells_callers_apart() {
     let all = ["header:Authorization", "header:X-Api-Key", "header:Cookie"];
@@ -386,8 +438,9 @@ proptest! {
         }
         let secret = Secret::from([7; 32]);
         let none = |_: &str| None;
-        prop_assert!(extract::scope(&[ScopePart::Credential], &secret, &headers, None, "pay", none).is_ok());
-        let _ = extract::credential(&[CredentialPart::Cookie("a".into())], &secret, &headers);
+        let default = Operation::default().credential;
+        prop_assert!(extract::scope(&[ScopePart::Credential], &input(&secret, &headers, &default), "pay", none).is_ok());
+        let _ = extract::credential(&[CredentialPart::Cookie("a".into())], &secret, &headers, None);
         let mut head = head("POST", "/", &[]);
         head.headers = headers;
         let body = Bytes::from(body);
@@ -409,19 +462,59 @@ fn scope(parts: &[&str], headers: Headers<'_>) -> RecordId {
     try_scope(parts, headers).expect("a sound case")
 }
 
+#[test]
+fn the_certificate_of_a_client_is_a_scope_and_a_credential() {
+    let secret = Secret::from([7; 32]);
+    let headers = HeaderMap::new();
+    let parts = &[CredentialPart::TlsSubject];
+    let try_scope = |part: &[ScopePart], certificate| -> refrain::Result<RecordId> {
+        let none = |_: &str| None;
+        let input = ScopeInput {
+            certificate,
+            ..input(&secret, &headers, parts)
+        };
+        let scope = extract::scope(part, &input, "pay", none)?;
+        Ok(RecordId::derive(&secret, &scope, &Key::new("k")?))
+    };
+    let credential = |certificate| extract::credential(parts, &secret, &headers, certificate);
+    let [anna, bert] = ["CN=anna", "CN=bert"].map(ClientCertificate::new);
+    for part in [ScopePart::TlsSubject, ScopePart::Credential] {
+        let scope =
+            |certificate| try_scope(std::slice::from_ref(&part), Some(certificate)).unwrap();
+        assert_eq!(scope(&anna), scope(&anna), "{part}");
+        assert_ne!(scope(&anna), scope(&bert), "{part}");
+    }
+    let missing = try_scope(&[ScopePart::TlsSubject], None).unwrap_err();
+    assert_eq!(missing.kind(), refrain::ErrorKind::Invalid);
+    assert_eq!(credential(Some(&anna)), credential(Some(&anna)));
+    assert_ne!(credential(Some(&anna)), credential(Some(&bert)));
+    assert_ne!(credential(Some(&anna)), credential(None));
+}
+
 /// A scope is visible only in the ids of its records.
 fn try_scope(parts: &[&str], headers: Headers<'_>) -> refrain::Result<RecordId> {
     let secret = Secret::from([7; 32]);
     let value = |name: &str| ["shop", "till"].contains(&name).then_some(&b"7"[..]);
-    let scope = extract::scope(
-        &parsed::<ScopePart>(parts),
-        &secret,
-        &header_map(headers),
-        None,
-        "pay",
-        value,
-    )?;
+    let credential = Operation::default().credential;
+    let headers = header_map(headers);
+    let input = input(&secret, &headers, &credential);
+    let scope = extract::scope(&parsed::<ScopePart>(parts), &input, "pay", value)?;
     Ok(RecordId::derive(&secret, &scope, &Key::new("k")?))
+}
+
+fn input<'a>(
+    secret: &'a Secret,
+    headers: &'a HeaderMap,
+    credential: &'a [CredentialPart],
+) -> ScopeInput<'a> {
+    ScopeInput {
+        certificate: None,
+        secret,
+        headers,
+        host: None,
+        credential,
+        claims: None,
+    }
 }
 
 fn credential(parts: &[&str], headers: Headers<'_>) -> refrain::Credential {
@@ -430,6 +523,7 @@ fn credential(parts: &[&str], headers: Headers<'_>) -> refrain::Credential {
         &parsed::<CredentialPart>(parts),
         &secret,
         &header_map(headers),
+        None,
     )
 }
 

@@ -1,11 +1,15 @@
 //! Files on a disk outlive the release that wrote them.
 //! A release that reads a store, an audit log or a journal differently runs an operation again, or refuses to start.
-//! The files in `formats/` were written before the three shared their log code; they open and continue as before.
+//! The files in `formats/` were written by earlier releases; they open and continue as before.
+//! `store_1` has a record in every state; the other files are from before the three shared their log code.
 
 #![expect(
     clippy::unwrap_used,
     reason = "helpers of tests are not recognised as tests"
 )]
+
+#[path = "support/kept.rs"]
+mod kept;
 
 use std::{
     fs,
@@ -62,6 +66,35 @@ async fn check_store(store: &Embedded) {
         let state = reading.record.state;
         assert!(matches!(state, State::Indeterminate { .. }), "{state:?}");
     }
+}
+
+/// Every record of every state, as the release that introduced scope digests in traces left them.
+#[tokio::test]
+async fn store_with_every_state_opens_and_continues() {
+    let folder = copy("store_1");
+    assert_eq!(Embedded::check(folder.path()).unwrap(), []);
+    for _ in 0..2 {
+        let store = open_store(folder.path());
+        assert_eq!(store.damage(), []);
+        kept::check(&store, true).await;
+    }
+    let store = open_store(folder.path());
+    kept::go_on(&store, true).await;
+}
+
+/// Run it with `--ignored` after a change of the format, for the folder of the new release beside the old one.
+#[tokio::test]
+#[ignore = "writes the files that the other tests read"]
+async fn write_store_with_every_state() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/formats/store_new");
+    let clock = ManualClock::new();
+    let options = embedded::Options {
+        segment_bytes_max: 2 << 10,
+        clock: clock.shared(),
+        ..embedded::Options::default()
+    };
+    let store = Embedded::open(&folder, options).unwrap();
+    kept::write(&store, |span| clock.advance(span)).await;
 }
 
 /// `store_killed` was copied while a process had it open, `store_closed` after that process ended.

@@ -103,7 +103,15 @@ fn earlier_intent(engine: &Engine, request: &Request<Body>, body: &str) -> Inten
     let headers = request.headers();
     let none = |_: &str| None;
     let operation = Operation::default();
-    let scope = extract::scope(&operation.scope, secret, headers, None, "", none).unwrap();
+    let input = extract::ScopeInput {
+        secret,
+        headers,
+        host: None,
+        credential: &operation.credential,
+        certificate: None,
+        claims: None,
+    };
+    let scope = extract::scope(&operation.scope, &input, "", none).unwrap();
     let content = Content::new(None, body.as_bytes());
     let view = RequestView {
         method: request.method().as_str(),
@@ -116,7 +124,12 @@ fn earlier_intent(engine: &Engine, request: &Request<Body>, body: &str) -> Inten
     let parts = [Part::Method, Part::Path, Part::Query, Part::Body];
     let mut intent = Intent::new(scope, refrain::Key::new(KEY.1).unwrap());
     intent.fingerprint = Fingerprint::of(secret, &parts, &view);
-    intent.credential = Some(extract::credential(&operation.credential, secret, headers));
+    intent.credential = Some(extract::credential(
+        &operation.credential,
+        secret,
+        headers,
+        None,
+    ));
     intent
 }
 

@@ -56,7 +56,7 @@ async fn leave_behind(store: &Scripted, operation: &Operation, left: Left) {
         host: left.host,
         ..OriginFields::default()
     };
-    let credential = extract::credential(&operation.credential, store.secret(), &headers);
+    let credential = extract::credential(&operation.credential, store.secret(), &headers, None);
     let claim = Claim {
         credential: Some(credential),
         origin: Origin::new(&fields),

@@ -120,7 +120,7 @@ async fn duplicate_that_waits_for_the_head_follows_the_stream() {
 
 #[tokio::test(start_paused = true)]
 async fn strangers_do_not_follow() {
-    let studio = studio(|_| {});
+    let studio = studio(|it| it.scope = vec!["none".parse().unwrap()]);
     let alice = [KEY, ("x-api-key", "alice")];
     let first = studio.send(&alice, "x").await;
     let feed = studio.feed().await;

@@ -49,7 +49,7 @@ fn bad_files_are_refused_with_place_and_fix() {
             checked += 1;
         }
     }
-    assert_eq!(checked, 28);
+    assert_eq!(checked, 31);
 }
 
 #[test]

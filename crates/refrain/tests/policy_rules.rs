@@ -391,8 +391,11 @@ fn a_probe_is_filled_so_that_nobody_can_ask_for_another_path() {
         Some("/v1/7%3F/x?key=a%26b%3Dc%2F%20d")
     );
     assert_eq!(fill(".."), None);
+    let mut operation = Operation::new("POST /x").unwrap();
+    operation.probe = Some("GET /x".parse().unwrap());
+    let error = Policy::new(vec![operation]).unwrap_err().to_string();
+    assert!(error.contains("the same for every record"), "{error}");
     for text in [
-        "GET /x",
         "POST /x/{key}",
         "GET x/{key}",
         "/x/{key}",

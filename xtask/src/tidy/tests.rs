@@ -215,3 +215,32 @@ fn project_tree_is_read_without_build_output() {
     let built = |path: &String| path.starts_with("target/") || path.starts_with(".git/");
     assert!(!tree.paths.iter().any(built));
 }
+
+#[test]
+fn threats_without_a_test_are_found() {
+    let code = (
+        "a/b.rs",
+        "//! Tests.\n#[test]\nfn holds() {}\n\n\n\n\nfn helps() {}\n",
+    );
+    let head = "# Security\n## Threat model\n\n| threat | test |\n|---|---|\n";
+    let check = |row: &str, expected: &[&str]| {
+        check_tree(
+            &[("SECURITY.md", &format!("{head}{row}\n")), code],
+            expected,
+        );
+    };
+    check("| one | `holds` in `a/b.rs` |", &[]);
+    check("| one | `holds` and `holds` in `a/b.rs` |", &[]);
+    for cell in ["", "none", "`holds`", "`a/b.rs`"] {
+        let message = "SECURITY.md:6: the row names no test";
+        check(&format!("| one | {cell} |"), &[message]);
+    }
+    for (name, file) in [("helps", "a/b.rs"), ("gone", "a/b.rs"), ("holds", "a/c.rs")] {
+        let message = format!("SECURITY.md:6: {file} has no test `{name}`");
+        check(&format!("| one | `{name}` in `{file}` |"), &[&message]);
+    }
+    check_tree(
+        &[("SECURITY.md", "# Security\n")],
+        &["SECURITY.md:1: no table"],
+    );
+}

@@ -20,12 +20,13 @@ pub(super) fn summary(name: &str, loaded: &Loaded, missing: &[String]) -> String
     let mut rows = vec![HEADINGS.map(String::from)];
     rows.extend(operations().map(row));
     format!(
-        "{name} is valid.{}{}\n\nlisten   {}\nadmin    {}\nupstream {upstream}\nstore    {}{}{}\n\n{}\n\n{}{}{}",
+        "{name} is valid.{}{}\n\nlisten   {}\nadmin    {}\nupstream {upstream}\nstore    {}{}{}{}\n\n{}\n\n{}{}{}",
         overrides(loaded),
         lines("\nThis build cannot run it:", missing),
         settings.listen,
         settings.admin,
         crate::settings::stores(settings),
+        tokens(settings),
         workers(settings),
         relays(settings),
         aligned(&rows),
@@ -51,6 +52,28 @@ fn lines(heading: &str, lines: &[String]) -> String {
         true => String::new(),
         false => format!("\n{heading}\n  {}", lines.join("\n  ")),
     }
+}
+
+/// Which tokens are valid.
+fn tokens(settings: &Settings) -> String {
+    let Some(jwt) = &settings.jwt else {
+        return String::new();
+    };
+    let issuers = match jwt.issuers.is_empty() {
+        true => "of any issuer".into(),
+        false => format!("of {}", list(&jwt.issuers, " or ")),
+    };
+    let audiences = match &jwt.audiences {
+        Some(audiences) => format!("for {}", list(audiences, " or ")),
+        None => "for any audience".into(),
+    };
+    format!(
+        "\ntokens   {issuers} {audiences}, in the header {}, signed with {} by a key from {}, leeway {}",
+        jwt.header,
+        list(&jwt.algorithms, ", "),
+        jwt.keys,
+        Span(jwt.leeway)
+    )
 }
 
 /// The workers that `refrain work` would run.
@@ -210,6 +233,7 @@ fn notes(operation: &Operation) -> String {
             !operation.keep.is_empty() || !operation.release.is_empty(),
             "own keep/release",
         ),
+        (operation.replay_probe.is_some(), "asks before replays"),
         (operation.probe.is_some(), "probe"),
         (operation.is_receipted(), "receipts"),
         (operation.accept_lossy_claims, "accepts lossy claims"),

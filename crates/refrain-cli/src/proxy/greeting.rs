@@ -1,12 +1,21 @@
 //! The text at start-up: addresses, store, guarded operations, and a command to try.
 
-use std::{fmt::Write as _, net::SocketAddr};
+use std::{fmt::Write as _, net::SocketAddr, path::Path};
 
 use super::receipts;
 use refrain::{
     Engine, Guarantee, Store as _,
-    policy::{AccessLogTarget, Mode, Operation, Settings, units::Span},
+    policy::{AccessLogTarget, Mode, Operation, Settings, TlsSettings, units::Span},
 };
+
+/// Where the settings come from.
+#[derive(Debug)]
+pub(crate) enum Origin<'a> {
+    /// A file, perhaps with overrides from flags and environment.
+    File(&'a Path),
+    /// Flags and environment alone, as the text of a refrain.toml.
+    Flags(String),
+}
 
 /// Prints everything in one write, so that programs that wait for the ports read whole lines.
 pub(super) fn print(
@@ -14,11 +23,39 @@ pub(super) fn print(
     listening: SocketAddr,
     admin: SocketAddr,
     engine: &Engine,
-    said: Option<&str>,
+    origin: &Origin<'_>,
 ) {
-    let mut text = format!("listening on http://{listening}\nadmin on http://{admin}\n");
+    let scheme = scheme(settings.tls.as_ref());
+    let admin_scheme = self::scheme(settings.admin_tls.as_ref());
+    let mut text =
+        format!("listening on {scheme}://{listening}\nadmin on {admin_scheme}://{admin}\n");
     let upstream = settings.upstream.as_deref().unwrap_or_default();
     let _ = writeln!(text, "upstream {upstream}");
+    text += &guarding(settings, engine, origin);
+    let _ = writeln!(
+        text,
+        "\nsend this twice to try it:\n  curl -i {scheme}://{listening}/ -X POST -H 'Idempotency-Key: try-1' -d '{{}}'"
+    );
+    text += &as_file(origin);
+    super::tell(settings, text);
+}
+
+/// The settings as a file, if they come from flags and environment alone.
+pub(crate) fn as_file(origin: &Origin<'_>) -> String {
+    let Origin::Flags(said) = origin else {
+        return String::new();
+    };
+    let lines = said.lines().map(|line| format!("  {line}\n"));
+    let lines: String = lines.collect();
+    format!("\nthese settings as a refrain.toml:\n{lines}")
+}
+
+/// The file, store, logs and operations, and warnings about them.
+pub(crate) fn guarding(settings: &Settings, engine: &Engine, origin: &Origin<'_>) -> String {
+    let mut text = String::new();
+    if let Origin::File(file) = origin {
+        let _ = writeln!(text, "settings {}", file.display());
+    }
     let store = crate::settings::stores(settings);
     let _ = writeln!(text, "store {store} ({})", promise(engine));
     let losses = engine.store().losses();
@@ -53,17 +90,14 @@ pub(super) fn print(
         let (name, message, help) = (warning.name, warning.message, warning.help);
         let _ = writeln!(text, "warning: {name}: {message}; {help}");
     }
-    let _ = writeln!(
-        text,
-        "\nsend this twice to try it:\n  curl -i http://{listening}/ -X POST -H 'Idempotency-Key: try-1' -d '{{}}'"
-    );
-    if let Some(said) = said {
-        let _ = writeln!(text, "\nthese settings as a refrain.toml:");
-        for said in said.lines() {
-            let _ = writeln!(text, "  {said}");
-        }
+    text
+}
+
+pub(crate) fn scheme(tls: Option<&TlsSettings>) -> &'static str {
+    match tls {
+        Some(_) => "https",
+        None => "http",
     }
-    super::tell(settings, text);
 }
 
 fn promise(engine: &Engine) -> &'static str {

@@ -379,7 +379,7 @@ impl Replaceable {
             AnyStore::new(store)
         };
         let Err(why) = wait_for_successor(&mut channel, &leases).await else {
-            movable.attach(remote(Some(channel)));
+            movable.attach(&remote(Some(channel)));
             return Ok(());
         };
         drop(channel);
@@ -387,7 +387,7 @@ impl Replaceable {
             match movable.reopen(leases.clone()).await {
                 Ok(()) => return Err(why),
                 Err(error) if error.kind() == ErrorKind::Held && answers(control).await => {
-                    movable.attach(remote(None));
+                    movable.attach(&remote(None));
                     return Ok(());
                 }
                 Err(error) => tracing::error!(%error, "cannot open the store again; retrying"),

@@ -9,7 +9,7 @@ use refrain::{
 use refrain_stores::receipts;
 
 /// Open receipts, each with its address in the policy.
-pub(super) type Opened = Vec<(Address, AnyReceipts)>;
+pub(crate) type Opened = Vec<(Address, AnyReceipts)>;
 
 /// Opens the receipts of each exactly-once operation, before the policy is in force. Those in use stay open.
 pub(super) async fn open(settings: &Settings, in_use: Opened) -> Result<Opened> {
@@ -26,7 +26,7 @@ pub(super) async fn open(settings: &Settings, in_use: Opened) -> Result<Opened> 
 }
 
 /// Adds the opened receipts to the layer.
-pub(super) fn read(layer: RefrainLayer, opened: &Opened) -> RefrainLayer {
+pub(crate) fn read(layer: RefrainLayer, opened: &Opened) -> RefrainLayer {
     let named = |layer: RefrainLayer, (address, receipts): &(Address, AnyReceipts)| {
         layer.with_receipts(address.as_str(), receipts.clone())
     };

@@ -14,7 +14,7 @@ use refrain::{
     policy::Settings,
 };
 use refrain_proxy::{
-    CurrentLayer,
+    CurrentLayer, ServerTls, StartError,
     admin::{
         CurrentAdmin, Metrics, OperationChanges, Reload, ReloadFuture, ReloadRejection,
         ReloadReport,
@@ -304,6 +304,29 @@ impl PolicyReload {
 
     fn lock_receipts(&self) -> std::sync::MutexGuard<'_, receipts::Opened> {
         self.receipts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Loads the TLS certificates again. Other files, and TLS where there was none, need a restart.
+pub(super) struct CertificateReload(pub(super) Vec<Arc<ServerTls>>);
+
+impl Reloadable for CertificateReload {
+    fn settings(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    fn prepare<'a>(&'a self, _: &'a Settings) -> Preparation<'a> {
+        let listeners = self.0.clone();
+        Box::pin(async move {
+            let reading = tokio::task::spawn_blocking(move || {
+                let read = listeners.into_iter().map(ServerTls::prepare);
+                read.collect::<Result<Vec<_>, _>>()
+            });
+            let prepared = reading.await.map_err(std::io::Error::from)?;
+            let prepared = prepared.map_err(StartError::from)?;
+            let commit = move || prepared.into_iter().for_each(|commit| commit());
+            Ok(Box::new(commit) as Commit)
+        })
     }
 }
 

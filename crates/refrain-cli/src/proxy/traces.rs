@@ -68,8 +68,9 @@ pub(super) fn start(
     options.headers = headers()?;
     options.resource = resource()?;
     let upstream = settings.upstream.as_deref().unwrap_or_default();
-    let authority = upstream.split_once("://").map_or("", |(_, rest)| rest);
-    options.upstream = authority.into();
+    let rest = upstream.split_once("://").map_or("", |(_, rest)| rest);
+    let authority = rest.split('/').next();
+    options.upstream = authority.unwrap_or_default().into();
     telemetry
         .trace(options, store.clone())
         .map_err(|error| Failure::Unavailable(format!("otlp_endpoint: {error}")))

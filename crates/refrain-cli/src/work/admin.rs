@@ -19,7 +19,7 @@ use tokio::task::AbortHandle;
 use super::workers::RunningWorkers;
 use crate::{
     output::say,
-    proxy::{Failure, listen},
+    proxy::{Failure, admin_tls, listen},
 };
 
 /// The running listener, which stops on drop.
@@ -46,7 +46,9 @@ pub(super) async fn serve(
     workers: Arc<RunningWorkers>,
 ) -> Result<Serving, Failure> {
     let listener = listen(address).await?;
-    say(format!("admin http://{}", listener.local_addr()?));
+    let tls = admin_tls(state.settings, &state.metrics)?;
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    say(format!("admin {scheme}://{}", listener.local_addr()?));
     let admin = Admin {
         // No request passes through this process, so no operation guards one.
         layer: RefrainLayer::new(state.engine, Policy::new(Vec::new())?),
@@ -58,6 +60,7 @@ pub(super) async fn serve(
         configuration: serde_json::to_value(state.settings).unwrap_or_default(),
         workers: Some(workers),
         reload: None,
+        tls,
         search_time: admin::SEARCH_TIME,
     };
     let task = tokio::spawn(admin::serve(listener, admin, std::future::pending()));

@@ -5,6 +5,7 @@
 
 mod known;
 mod promql;
+mod settings;
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -89,7 +89,7 @@ async fn an_address_that_does_not_answer_is_named_with_the_fix() {
         (stranger.as_str(), 69, "not a Refrain admin address"),
         // In the format of the proxy's own setting.
         ("127.0.0.1:1", 69, "cannot reach the admin address"),
-        ("https://127.0.0.1:1", 2, "is not a valid address"),
+        ("ftp://127.0.0.1:1", 2, "is not a valid address"),
         ("http://127.0.0.1:1/admin", 2, "is not a valid address"),
     ];
     for (admin, expected, words) in cases {

@@ -24,7 +24,7 @@ use session::Session;
 /// Mark of a block that no test runs.
 const NOT_RUN: &str = "not-run";
 /// Languages of blocks that show output or data, never input.
-const SHOWN: [&str; 3] = ["text", "json", "ini"];
+const SHOWN: [&str; 4] = ["text", "json", "ini", "yaml"];
 /// First words of lines that readers type into a shell or a server's client.
 const TYPED: [&str; 21] = [
     "$",

@@ -7,24 +7,27 @@ use std::{
 
 use super::PATIENCE;
 
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
-const PING: u8 = 6;
+pub(crate) const DATA: u8 = 0;
+pub(crate) const HEADERS: u8 = 1;
+pub(crate) const RST_STREAM: u8 = 3;
+pub(crate) const SETTINGS: u8 = 4;
+pub(crate) const PING: u8 = 6;
 const GOAWAY: u8 = 7;
-const WINDOW_UPDATE: u8 = 8;
+pub(crate) const WINDOW_UPDATE: u8 = 8;
+pub(crate) const CONTINUATION: u8 = 9;
+pub(crate) const PRIORITY: u8 = 2;
 /// Identifier of SETTINGS_INITIAL_WINDOW_SIZE.
 const INITIAL_WINDOW: [u8; 2] = [0, 4];
 const FRAME_MAX: usize = 16 << 10;
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
+pub(crate) const END_STREAM: u8 = 1;
+pub(crate) const END_HEADERS: u8 = 4;
 const ACK: u8 = 1;
 
 /// Connects and sends preface and settings, with a window of `window` bytes for each response.
 pub(crate) fn connect(address: SocketAddr, window: u32) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_nodelay(true).unwrap();
     let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     let room = [&[0, 4][..], &window.to_be_bytes()].concat();
     bytes.extend(frame(SETTINGS, 0, 0, &room));
@@ -32,8 +35,8 @@ pub(crate) fn connect(address: SocketAddr, window: u32) -> TcpStream {
     stream
 }
 
-/// A HEADERS frame. Fields are literal: neither indexed nor Huffman-coded, and not validated.
-pub(crate) fn head(stream: u32, fields: &[(&str, &str)], has_body: bool) -> Vec<u8> {
+/// A block of fields. They are literal: neither indexed nor Huffman-coded, and not validated.
+pub(crate) fn block(fields: &[(&str, &str)]) -> Vec<u8> {
     let mut block = Vec::new();
     for (name, value) in fields {
         block.push(0);
@@ -42,6 +45,12 @@ pub(crate) fn head(stream: u32, fields: &[(&str, &str)], has_body: bool) -> Vec<
             block.extend(text.bytes());
         }
     }
+    block
+}
+
+/// A HEADERS frame with all fields.
+pub(crate) fn head(stream: u32, fields: &[(&str, &str)], has_body: bool) -> Vec<u8> {
+    let block = block(fields);
     let end = if has_body { 0 } else { END_STREAM };
     frame(HEADERS, END_HEADERS | end, stream, &block)
 }
@@ -55,7 +64,13 @@ pub(crate) fn ping() -> Vec<u8> {
     frame(PING, 0, 0, &[0; 8])
 }
 
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+/// Cancels a stream.
+pub(crate) fn reset(stream: u32) -> Vec<u8> {
+    const CANCEL: [u8; 4] = 8_u32.to_be_bytes();
+    frame(RST_STREAM, 0, stream, &CANCEL)
+}
+
+pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let len = u32::try_from(payload.len()).unwrap().to_be_bytes();
     let mut bytes = len[1..].to_vec();
     bytes.extend([kind, flags]);

@@ -168,7 +168,8 @@ impl Started {
             if stdout.read_line(&mut line).unwrap() == 0 {
                 return None;
             }
-            if let Some(address) = line.strip_prefix(start) {
+            let secure = start.replace("http://", "https://");
+            if let Some(address) = line.strip_prefix(start).or(line.strip_prefix(&secure)) {
                 return Some(address.trim_end().parse().unwrap());
             }
         }
@@ -253,11 +254,6 @@ impl Proxy {
         self.signal(Signal::HUP);
     }
 
-    /// Its process ID.
-    pub(crate) fn id(&self) -> u32 {
-        self.started.child.id()
-    }
-
     /// Kills it, without a chance to clean up.
     pub(crate) fn kill(&mut self) {
         let _ = self.started.child.kill();
@@ -265,7 +261,13 @@ impl Proxy {
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.started.child), signal).unwrap();
+        let pid = Pid::from_child(&self.started.child);
+        kill_process(pid, signal).unwrap();
+    }
+
+    /// Its process ID.
+    pub(crate) fn pid(&self) -> u32 {
+        self.started.child.id()
     }
 
     /// From now on its files cannot grow: every write of its store fails.
@@ -287,6 +289,11 @@ impl Proxy {
             move || child.borrow_mut().try_wait().unwrap().is_some()
         });
         self.started.child.wait().unwrap()
+    }
+
+    /// Memory in use now, in KiB.
+    pub(crate) fn memory(&self) -> u64 {
+        self.status("VmRSS:")
     }
 
     /// Peak memory, in KiB.

@@ -208,13 +208,14 @@ fn errors(settings: &Settings, blocks: &mut Vec<Block>) {
         "Errors are `application/problem+json`; use `code` and `advice`, not the status alone."
             .into(),
     ));
-    let is_signed = settings
-        .policy
-        .operations()
-        .any(|it| it.signature.is_some());
-    let codes = Code::ALL
-        .into_iter()
-        .filter(|code| is_signed || *code != Code::SignatureInvalid);
+    let has = |is_so: fn(&Rule) -> bool| settings.policy.operations().any(is_so);
+    let has_tokens = has(Rule::needs_token);
+    let codes = Code::ALL.into_iter().filter(|code| match code {
+        Code::SignatureInvalid => has(|it| it.signature.is_some()),
+        Code::TokenInvalid => has_tokens,
+        Code::CallerUnconfirmed => has_tokens || has(|it| it.replay_probe.is_some()),
+        _ => true,
+    });
     let rows = codes.map(|code| {
         vec![
             Cell::Text(status(code)),
@@ -242,6 +243,9 @@ fn status(code: Code) -> String {
 fn advice(code: Code) -> &'static str {
     match (code, code.advice()) {
         (Code::KeyMissing, _) => "create a key, store it, send the request with it",
+        (Code::TokenInvalid, _) => {
+            "not executed: send it again with the same key and a valid token"
+        }
         (Code::KeyInvalid, _) => "correct the key: 1 to 255 visible ASCII characters, one header",
         (Code::KeyReused, _) => {
             "create a new key for the new request; to retry, send the first request unchanged"

@@ -45,6 +45,8 @@ pub(crate) enum Role {
 #[derive(Debug)]
 pub(crate) struct Access {
     is_loopback: bool,
+    /// Whether the listener itself has TLS.
+    is_tls: bool,
     /// Further names of a loopback listener.
     hosts: Vec<String>,
     /// Hashes of the tokens. They have equal length and are compared in constant time, so timing reveals nothing.
@@ -73,6 +75,7 @@ impl Access {
         let reader = reader.map(|it| (blake3::hash(it.as_bytes()), Role::Reader));
         Ok(Self {
             is_loopback,
+            is_tls: admin.tls.is_some(),
             hosts: admin.hosts.clone(),
             tokens: resolver.into_iter().chain(reader).collect(),
             port: address.port(),
@@ -95,6 +98,11 @@ impl Access {
         self.port
     }
 
+    /// Whether the listener itself has TLS.
+    pub(crate) fn is_tls(&self) -> bool {
+        self.is_tls
+    }
+
     /// Counts a request that was refused for this reason.
     pub(crate) fn count_refused(&self, reason: &'static str) {
         self.refused.get_or_create(&[("reason", reason)]).inc();
@@ -105,7 +113,7 @@ impl Access {
         if self.is_loopback && !host.as_ref().is_some_and(|host| self.is_own_name(host)) {
             self.count_refused("host");
             let error = "the Host header is not a loopback address, and not in admin_hosts";
-            let fix = "send the request to http://127.0.0.1 or http://localhost, or add the name to admin_hosts";
+            let fix = "send the request to 127.0.0.1 or localhost, or add the name to admin_hosts";
             return Err(Refusal::new(StatusCode::FORBIDDEN, error, fix));
         }
         let headers = request.headers();

@@ -1,6 +1,6 @@
 //! Accepts admin connections, with limits on their number and duration.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use axum::Router;
 use hyper::server::conn::http1;
@@ -16,6 +16,8 @@ use tokio::{
     time::{sleep, timeout},
 };
 
+use crate::{stream::Io, tls::ServerTls};
+
 const CONNECTIONS_MAX: usize = 256;
 /// The listener takes at most the open-file limit divided by this.
 const DESCRIPTORS_PART: u64 = 16;
@@ -27,18 +29,23 @@ const DRAIN_MAX: Duration = Duration::from_secs(5);
 /// Pause after a failed accept, such as when file descriptors run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves routes until `shutdown` completes, then waits a few seconds for responses in progress.
+/// Serves routes, with TLS if there is any, until `shutdown` completes, then waits a few seconds for responses in progress.
 ///
 /// The number of connections has a limit below the open-file limit, and so has the time for a request's head.
 ///
 /// # Cancellation
 /// Closes its connections at once when dropped.
-pub async fn serve(listener: TcpListener, router: Router, shutdown: impl Future<Output = ()>) {
+pub async fn serve(
+    listener: TcpListener,
+    tls: Option<Arc<ServerTls>>,
+    router: Router,
+    shutdown: impl Future<Output = ()>,
+) {
     let (ending, ended) = watch::channel(());
     let mut connections = JoinSet::new();
     tokio::select! {
         () = shutdown => {}
-        () = accept(&listener, &router, &mut connections, &ended) => {}
+        () = accept(&listener, tls.as_ref(), &router, &mut connections, &ended) => {}
     }
     drop((listener, ending));
     let all = async { while connections.join_next().await.is_some() {} };
@@ -47,6 +54,7 @@ pub async fn serve(listener: TcpListener, router: Router, shutdown: impl Future<
 
 async fn accept(
     listener: &TcpListener,
+    tls: Option<&Arc<ServerTls>>,
     router: &Router,
     connections: &mut JoinSet<()>,
     ended: &watch::Receiver<()>,
@@ -59,7 +67,8 @@ async fn accept(
         }
         match listener.accept().await {
             Ok((stream, _)) => {
-                connections.spawn(serve_connection(stream, router.clone(), ended.clone()));
+                let (tls, router, ended) = (tls.cloned(), router.clone(), ended.clone());
+                connections.spawn(serve_connection(stream, tls, router, ended));
             }
             Err(error) => {
                 refrain::log_rarely!(warn, %error, "cannot accept an admin connection");
@@ -75,7 +84,22 @@ fn connections_max() -> usize {
     part.clamp(1, CONNECTIONS_MAX)
 }
 
-async fn serve_connection(stream: TcpStream, router: Router, mut ended: watch::Receiver<()>) {
+async fn serve_connection(
+    stream: TcpStream,
+    tls: Option<Arc<ServerTls>>,
+    router: Router,
+    mut ended: watch::Receiver<()>,
+) {
+    let stream = match tls {
+        None => Io::Plain(stream),
+        Some(tls) => match tls.accept(stream).await {
+            Ok(connection) => connection.stream,
+            Err(error) => {
+                tracing::debug!(%error, "the TLS handshake of an admin connection failed");
+                return;
+            }
+        },
+    };
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_MAX)

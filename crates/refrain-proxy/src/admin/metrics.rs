@@ -36,6 +36,7 @@ use super::{
 use crate::{
     descriptors::Connections,
     telemetry::{RequestOutcome, TelemetryCounts, Totals},
+    tls::{HandshakeCounts, ServerTls, handshake_counts},
 };
 
 /// Operations whose counts are kept although the policy does not name them any more.
@@ -106,6 +107,7 @@ pub struct Metrics {
     unknown: UnknownCache,
     scans: ScanLimit,
     refused_access: RefusedAccess,
+    handshakes: HandshakeCounts,
     telemetry: TelemetryCounts,
     reloads: ReloadCounts,
 }
@@ -236,6 +238,7 @@ impl Metrics {
         for reason in ACCESS_REFUSALS {
             drop(refused_access.get_or_create(&[("reason", reason)]));
         }
+        let handshakes = handshake_counts(&mut registry);
         let telemetry = TelemetryCounts::registered(&mut registry);
         let reloads = ReloadCounts::registered(&mut registry);
         let metrics = Self {
@@ -247,6 +250,7 @@ impl Metrics {
             looked_up: AtomicU64::new(0),
             upstream_errors,
             refused_access,
+            handshakes,
             telemetry,
             registry,
             requests,
@@ -408,6 +412,11 @@ impl Metrics {
     /// Counters of requests that the admin listener refused.
     pub(super) fn refused_access(&self) -> &RefusedAccess {
         &self.refused_access
+    }
+
+    /// Counts the TLS handshakes of a listener here. Call it once for each.
+    pub fn count_handshakes(&self, tls: &ServerTls) {
+        tls.count_in(&self.handshakes);
     }
 
     /// Appends the metrics as text, without an end marker.

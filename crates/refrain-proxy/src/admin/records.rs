@@ -53,7 +53,7 @@ pub(crate) struct ListQuery {
 }
 
 /// Names and values of the parts of a scope.
-type ScopeParts = Vec<(String, String)>;
+pub(super) type ScopeParts = Vec<(String, String)>;
 
 impl ListQuery {
     /// The query for the store; `secret` is that of the store.
@@ -82,7 +82,7 @@ impl ListQuery {
     }
 }
 
-fn scope_of(parts: &[(String, String)]) -> Scope {
+pub(super) fn scope_of(parts: &[(String, String)]) -> Scope {
     let parts = parts.iter();
     parts.fold(Scope::none(), |scope, (name, value)| {
         scope.with(name, value)
@@ -242,9 +242,11 @@ fn missing_headers(admin: &Admin, operation: &str, head: &Parts) -> Vec<String> 
     let mut operations = admin.layer.policy().operations();
     let found = operations.find(|it| it.name == operation);
     let parts = found.into_iter().flat_map(|it| &it.scope);
+    let token = admin.layer.jwt().map(|it| it.settings().header.as_str());
     let names = parts.filter_map(|part| match part {
         ScopePart::Credential => Some("authorization"),
         ScopePart::Header(name) => Some(name.as_str()),
+        ScopePart::Jwt(_) => token,
         _ => None,
     });
     let is_missing = |name: &&str| !head.headers.contains_key(*name);

@@ -8,13 +8,13 @@ use axum::{
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue};
+use http::{HeaderName, HeaderValue, StatusCode};
 use refrain::{
     Operation, Outcome, RecordId, Store as _,
     engine::{OperatorAction, Resolution, Resolved},
     outcome::Packer,
     policy::Terms,
-    record::{Erased, Fence},
+    record::{Erased, Fence, ScopeDigest},
     store::StateName,
 };
 use serde::Deserialize;
@@ -22,7 +22,7 @@ use serde_json::json;
 
 use super::{
     Admin,
-    records::{AdminResult, absent, parse, parse_id, span},
+    records::{AdminResult, ScopeParts, absent, parse, parse_id, scope_of, span},
     refusal::Refusal,
 };
 
@@ -240,6 +240,49 @@ pub(super) async fn erase(
         Erased::Indeterminate => Err(Refusal::conflict(
             "the record is indeterminate (unknown outcome): it may have taken effect",
             "find out whether it took effect, and resolve the record",
+        )),
+    }
+}
+
+/// Request body of `POST /api/scopes/erase`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ErasingScope {
+    /// The parts of the scope, in their order.
+    scope: ScopeParts,
+    reason: String,
+    by: Option<String>,
+}
+
+const ERASE_SCOPE_FIX: &str =
+    r#"send {"scope":[["header:x-tenant","acme"]],"reason":"why it is erased"}"#;
+
+pub(super) async fn erase_scope(
+    State(admin): State<Arc<Admin>>,
+    body: Result<Bytes, BytesRejection>,
+) -> AdminResult {
+    let erasing: ErasingScope = parse(&body?, ERASE_SCOPE_FIX)?;
+    if erasing.scope.is_empty() {
+        let error = "scope: it has no parts";
+        return Err(Refusal::bad(error, ERASE_SCOPE_FIX));
+    }
+    let engine = admin.layer.engine();
+    if engine.store().encryption().is_none() {
+        let error = "the records are not encrypted, so there is no data key to erase";
+        let fix =
+            "delete the records of the scope one by one, or configure [encryption] for new records";
+        return Err(Refusal::conflict(error, fix));
+    }
+    let scope = ScopeDigest::derive(engine.secret(), &scope_of(&erasing.scope));
+    let action = action(&admin, &erasing.reason, erasing.by.as_deref());
+    match engine.erase_scope(scope, action).await? {
+        true => Ok(Json(
+            json!({ "scope_digest": scope.to_string(), "erased": true }),
+        )),
+        false => Err(Refusal::new(
+            StatusCode::NOT_FOUND,
+            "this scope has no data key: no record of it is encrypted, or the key was already erased",
+            "check the parts of the scope and their order",
         )),
     }
 }

@@ -17,8 +17,11 @@ use prometheus_client::{
     registry::Registry,
 };
 use refrain::{
-    AuditLog, Engine, Store as _, engine::Count, http::RefrainLayer, receipts::Standing,
-    store::Census,
+    AuditLog, Engine, Store as _,
+    engine::Count,
+    http::RefrainLayer,
+    receipts::Standing,
+    store::{Census, ScopeKeyCounts},
 };
 use tokio::time::Instant;
 
@@ -128,6 +131,9 @@ fn current_metrics(layer: &RefrainLayer, state: &StoreState) -> Registry {
     let help =
         "1 if a receipt of the exactly-once operation was seen, and its last success had one";
     registry.register("receipts_proven", help, proven_receipts(layer));
+    if let Some(counts) = engine.store().scope_key_counts() {
+        register_scope_keys(&mut registry, &counts);
+    }
     if let Some(census) = state.census {
         let help =
             "Records by state; an outcome past retention may count as completed until it is swept";
@@ -137,6 +143,17 @@ fn current_metrics(layer: &RefrainLayer, state: &StoreState) -> Registry {
         register_unknown(&mut registry, unknown);
     }
     registry
+}
+
+fn register_scope_keys(registry: &mut Registry, counts: &ScopeKeyCounts) {
+    let scopes = Family::<[(&str, String); 1], Gauge>::default();
+    for (key, count) in &counts.scopes {
+        let count = i64::try_from(*count).unwrap_or(i64::MAX);
+        scopes.get_or_create(&[("key", key.to_string())]).set(count);
+    }
+    let help = "Scopes with a data key, by the id of the key in [encryption] that encrypts it; counted at start and \
+        every hour";
+    registry.register("scope_keys", help, scopes);
 }
 
 fn register_unknown(registry: &mut Registry, unknown: &UnknownOutcomes) {

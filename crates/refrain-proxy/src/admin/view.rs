@@ -148,6 +148,10 @@ fn describe_hold(hold: &Hold, now: Timestamp) -> Map<String, Value> {
 }
 
 fn describe_outcome(outcome: &Outcome) -> Map<String, Value> {
+    // Nothing is known of an outcome that cannot be decrypted.
+    if outcome.is_encrypted() {
+        return object(json!({ "encrypted": true, "outcome_bytes": outcome.encoded().len() }));
+    }
     object(json!({
         "status": outcome.status(),
         "body_kept": outcome.is_body_kept(),

@@ -20,13 +20,13 @@ use refrain::http::Code;
 use refrain_http1::{
     Broken, Framing, HeadInfo, Input, Limits, Step, check_start, head_end, parsed,
 };
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
-};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::front::PRI;
-use crate::watch::{Client, WatchedStream};
+use crate::{
+    stream::Io,
+    watch::{Client, WatchedStream},
+};
 
 /// Request that hyper parses in place of a refused one.
 const STAND_IN: &[u8] = b"GET / HTTP/1.1\r\n\r\n";
@@ -53,7 +53,7 @@ impl Refusal {
 
 /// A client's stream that passes one checked request at a time to hyper.
 pub(super) struct CheckedStream {
-    stream: WatchedStream<TcpStream>,
+    stream: WatchedStream<Io>,
     /// Bytes that were read and not passed yet.
     input: Input,
     /// Checked bytes that are passed before those of `input`.
@@ -63,6 +63,8 @@ pub(super) struct CheckedStream {
     heads: HeadCheck,
     /// Framing of the chunked body that is being passed.
     chunks: Option<Framing>,
+    /// Whether everything that hyper wrote was flushed, so that interim responses may be written.
+    is_flushed: bool,
     /// Requests that were passed.
     passed: u32,
     /// Whether the client has sent its last byte.
@@ -75,7 +77,7 @@ pub(super) struct CheckedStream {
 impl CheckedStream {
     /// A stream from which `input` was already read.
     pub(super) fn new(
-        stream: TcpStream,
+        stream: Io,
         input: Input,
         client: &Arc<Client>,
         limits: Limits,
@@ -91,6 +93,7 @@ impl CheckedStream {
             free: 0,
             heads: HeadCheck::default(),
             chunks: None,
+            is_flushed: true,
             passed: 0,
             has_ended: false,
             refusal,
@@ -117,7 +120,7 @@ impl CheckedStream {
     }
 
     /// The stream, and the bytes that were read and not passed.
-    pub(super) fn into_parts(self) -> (TcpStream, BytesMut) {
+    pub(super) fn into_parts(self) -> (Io, BytesMut) {
         (self.stream.stream, self.input.bytes)
     }
 
@@ -167,6 +170,25 @@ impl CheckedStream {
     /// Whether all requests that were passed were answered.
     fn is_answered(&self) -> bool {
         self.client.answered() == self.passed
+    }
+
+    /// Writes the interim responses that wait, if hyper is not in the midst of a response.
+    fn poll_interim(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !self.is_flushed {
+            return Poll::Ready(Ok(()));
+        }
+        let Some(mut waiting) = self.client.interim.waiting() else {
+            return Poll::Ready(Ok(()));
+        };
+        while !waiting.is_empty() {
+            let written = ready!(Pin::new(&mut self.stream).poll_write(context, &waiting))?;
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            waiting.advance(written);
+        }
+        self.client.interim.note_written();
+        Poll::Ready(Ok(()))
     }
 
     fn check_head(&mut self) -> bool {
@@ -281,6 +303,8 @@ impl AsyncWrite for CheckedStream {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_interim(context))?;
+        self.is_flushed = false;
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
@@ -289,6 +313,8 @@ impl AsyncWrite for CheckedStream {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_interim(context))?;
+        self.is_flushed = false;
         Pin::new(&mut self.stream).poll_write_vectored(context, slices)
     }
 
@@ -297,6 +323,9 @@ impl AsyncWrite for CheckedStream {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // hyper flushes only after it has written everything.
+        self.is_flushed = true;
+        ready!(self.poll_interim(context))?;
         Pin::new(&mut self.stream).poll_flush(context)
     }
 

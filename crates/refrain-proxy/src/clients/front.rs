@@ -14,7 +14,7 @@ use http::{
     uri::Authority,
 };
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use refrain::http::{Body, BodyError, Code, RefrainService};
+use refrain::http::{Body, BodyError, ClientCertificate, Code, RefrainService};
 use tower_service::Service;
 
 use super::ClientBody;
@@ -37,6 +37,10 @@ pub(super) struct Front {
     pub(super) client: Arc<Client>,
     /// Counts the problem responses that this service makes itself.
     pub(super) telemetry: Option<Arc<Telemetry>>,
+    /// Whether requests are sent below a base path, which their targets must not leave.
+    pub(super) has_base: bool,
+    /// The client's verified certificate.
+    pub(super) certificate: Option<ClientCertificate>,
 }
 
 impl Front {
@@ -49,7 +53,14 @@ impl Front {
             let detail = "CONNECT is not supported: this server opens no tunnels.";
             return self.refused(Code::MethodUnsupported, detail);
         }
+        if self.has_base && headers::leaves_base(head.uri.path()) {
+            let why = "The request target has more `..` than segments before them; remove them.";
+            return self.refused(Code::RequestMalformed, why);
+        }
         headers::normalise(&mut head);
+        if let Some(certificate) = &self.certificate {
+            head.extensions.insert(certificate.clone());
+        }
         if let Some(tracer) = self.telemetry.as_ref().and_then(|it| it.tracer()) {
             tracer.begin(&mut head);
         }
@@ -133,6 +144,7 @@ impl Future for Fronting {
         polled.map_ok(|mut response| {
             let active = self.active.take();
             if let Some(active) = &active {
+                active.note_response();
                 active.note_status(response.status());
                 let is_switch = response.status() == StatusCode::SWITCHING_PROTOCOLS;
                 if active.is_last() && !is_switch {

@@ -12,7 +12,7 @@ use http::{Method, Request, Response, Version, header};
 use hyper::{body::Incoming, server::conn::http1, service::Service};
 use hyper_util::rt::TokioIo;
 use refrain_http1::{Input, Limits};
-use tokio::{io::AsyncWriteExt as _, net::TcpStream, sync::oneshot};
+use tokio::{io::AsyncWriteExt as _, sync::oneshot};
 
 use super::{
     body::{ClientBody, LINGER_BYTES_MAX, linger},
@@ -20,6 +20,7 @@ use super::{
     front::{Front, FrontResponse, Fronting},
 };
 use crate::{
+    stream::Io,
     tunnel::{self, OpenedTunnel},
     watch::{Active, Client},
 };
@@ -51,12 +52,7 @@ impl Http1 {
 type TunnelSender = oneshot::Sender<OpenedTunnel>;
 
 /// Serves a connection from which `input` was already read, until it ends or the proxy stops.
-pub(super) async fn serve(
-    http1: &Http1,
-    stream: TcpStream,
-    input: Input,
-    front: Front,
-) -> io::Result<()> {
+pub(super) async fn serve(http1: &Http1, stream: Io, input: Input, front: Front) -> io::Result<()> {
     let client = front.client.clone();
     let refusal = Arc::<Refusal>::default();
     let tunnel = Arc::<Mutex<Option<TunnelSender>>>::default();
@@ -143,6 +139,9 @@ impl Service<Request<Incoming>> for Http1Front {
         if is_new && head.method == Method::GET && head.headers.contains_key(header::UPGRADE) {
             let opened = tunnel::offer(&mut head);
             *self.tunnel.lock().unwrap_or_else(PoisonError::into_inner) = Some(opened);
+        }
+        if is_new {
+            self.front.client.interim.begin();
         }
         let body = ClientBody::new(&head.headers, body, self.client_timeout, &self.front.client);
         self.front.call(head, body)

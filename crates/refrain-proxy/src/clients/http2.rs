@@ -1,4 +1,4 @@
-//! A client connection that speaks cleartext HTTP/2 from its first byte (prior knowledge).
+//! A client connection that speaks HTTP/2 from its first byte: by ALPN, or in cleartext with prior knowledge.
 
 use std::{
     future::poll_fn,
@@ -14,20 +14,29 @@ use hyper::{body::Incoming, server::conn::http2, service::Service};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use refrain::http::Code;
 use refrain_http1::Limits;
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
-};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{
     ClientBody,
+    frames::MeteredStream,
     front::{Front, FrontResponse, Fronting},
 };
-use crate::watch::WatchedStream;
+use crate::{stream::Io, watch::WatchedStream};
 
 /// First bytes of every HTTP/2 connection.
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// Most requests in progress of one connection.
 const STREAMS_MAX: u32 = 256;
+/// Most streams that a client has reset before hyper took their requests; one more closes the connection ("rapid reset").
+const PENDING_RESETS_MAX: usize = 20;
+/// Most streams that were reset because of the client's own errors.
+const ERROR_RESETS_MAX: usize = 1_024;
+/// Bytes that a client may send ahead of their readers, for each stream and for the connection.
+const WINDOW: u32 = 1 << 20;
+/// Longest frame of a client.
+const FRAME_BYTES_MAX: u32 = 16 << 10;
+/// Bytes of responses that are buffered for each stream.
+const SEND_BUFFER: usize = 400 << 10;
 /// Heads up to this multiple of the limit are rejected with a problem response; hyper rejects larger ones without a body.
 const HEADROOM: u32 = 4;
 /// Bytes that HTTP/2 counts for each field, besides its name and value.
@@ -46,7 +55,14 @@ impl Http2 {
         let bytes_max = u32::try_from(limits.bytes_max).unwrap_or(u32::MAX);
         builder
             .max_header_list_size(bytes_max.saturating_mul(HEADROOM))
-            .max_concurrent_streams(STREAMS_MAX);
+            .max_concurrent_streams(STREAMS_MAX)
+            // The defaults of hyper today. They bound what a hostile client costs, so they must not change with hyper.
+            .max_pending_accept_reset_streams(PENDING_RESETS_MAX)
+            .max_local_error_reset_streams(ERROR_RESETS_MAX)
+            .initial_stream_window_size(WINDOW)
+            .initial_connection_window_size(WINDOW)
+            .max_frame_size(FRAME_BYTES_MAX)
+            .max_send_buf_size(SEND_BUFFER);
         Self {
             builder,
             limits,
@@ -58,14 +74,14 @@ impl Http2 {
 /// Serves a connection from which `read` was already read, until it ends or the proxy stops.
 pub(super) async fn serve(
     http2: &Http2,
-    stream: TcpStream,
+    stream: Io,
     read: BytesMut,
     front: Front,
 ) -> hyper::Result<()> {
     let client = front.client.clone();
     client.speaks_http2();
     let stream = WatchedStream {
-        stream: PrefixedStream { read, stream },
+        stream: MeteredStream::new(PrefixedStream { read, stream }, &client),
         client: client.clone(),
     };
     let front = Http2Front {
@@ -124,7 +140,7 @@ fn too_large(head: &request::Parts, limits: Limits) -> Option<&'static str> {
 /// A stream whose first bytes were already read.
 struct PrefixedStream {
     read: BytesMut,
-    stream: TcpStream,
+    stream: Io,
 }
 
 impl AsyncRead for PrefixedStream {

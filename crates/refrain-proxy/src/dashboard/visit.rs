@@ -69,7 +69,8 @@ impl Visitor {
             form_token: access.sessions.form_token(&bound),
             session,
             // Lax: a link from a message must not replace the cookie that open pages are bound to.
-            new_cookie: is_new.then(|| set_cookie(&form_cookie(access), &bound, "Lax", headers)),
+            new_cookie: is_new
+                .then(|| set_cookie(access, &form_cookie(access), &bound, "Lax", headers)),
         })
     }
 
@@ -256,7 +257,7 @@ pub(super) async fn login(
         access.sessions.end(&replaced);
     }
     let id = access.sessions.begin(role);
-    let cookie = set_cookie(&session_cookie(&access), &id, "Strict", &headers);
+    let cookie = set_cookie(&access, &session_cookie(&access), &id, "Strict", &headers);
     with_cookie(see_other(next), &cookie)
 }
 
@@ -268,7 +269,7 @@ pub(super) async fn logout(
     if let Some(id) = &visitor.session {
         access.sessions.end(id);
     }
-    let mut cookie = set_cookie(&session_cookie(&access), "", "Strict", &headers);
+    let mut cookie = set_cookie(&access, &session_cookie(&access), "", "Strict", &headers);
     let _ = write!(cookie, "; Max-Age=0");
     with_cookie(see_other("/login"), &cookie)
 }
@@ -280,11 +281,19 @@ fn with_cookie(mut response: Response, cookie: &str) -> Response {
     response
 }
 
-/// The text of a `Set-Cookie`, with `Secure` if a proxy in front says that it was reached with TLS.
-fn set_cookie(name: &str, value: &str, same_site: &str, headers: &HeaderMap) -> String {
-    let is_secure = headers
-        .get("x-forwarded-proto")
-        .is_some_and(|it| it == "https");
+/// The text of a `Set-Cookie`, with `Secure` if the listener has TLS, or a proxy in front says that it was reached with TLS.
+fn set_cookie(
+    access: &Access,
+    name: &str,
+    value: &str,
+    same_site: &str,
+    headers: &HeaderMap,
+) -> String {
+    let is_told = || {
+        let told = headers.get("x-forwarded-proto");
+        told.is_some_and(|it| it == "https")
+    };
+    let is_secure = access.is_tls() || is_told();
     let secure = if is_secure { "; Secure" } else { "" };
     format!("{name}={value}; Path=/; HttpOnly; SameSite={same_site}{secure}")
 }

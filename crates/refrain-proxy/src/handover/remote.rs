@@ -18,9 +18,9 @@ use bytes::Bytes;
 use refrain::{
     Error, ErrorKind, Fence, RecordId, Result, Store,
     key::Secret,
-    record::{Claim, Erased, Settled, Settlement, Verdict},
+    record::{Claim, Erased, ScopeDigest, Settled, Settlement, Verdict},
     store::{
-        Census, Guarantees, Page, Query, Reading, Watch,
+        Census, Guarantees, Page, Query, Reading, ScopeKeyPage, Watch,
         embedded::wire::{self, Call, CallReply},
     },
 };
@@ -108,6 +108,13 @@ impl RemoteStore {
             .map_err(unreachable)?;
         sent.is_whole = true;
         Ok(reply)
+    }
+
+    async fn scope_key_by(&self, call: &Call) -> Result<Option<Bytes>> {
+        match self.call(wire::NO_RECORD, call).await? {
+            CallReply::ScopeKey(key) => Ok(key),
+            _ => Err(unexpected()),
+        }
     }
 
     async fn connect(&self) -> io::Result<Link> {
@@ -251,6 +258,27 @@ impl Store for RemoteStore {
 
     async fn sweep(&self, _: u32) -> Result<u32> {
         Ok(0)
+    }
+
+    async fn scope_key(&self, scope: ScopeDigest) -> Result<Option<Bytes>> {
+        self.scope_key_by(&Call::ScopeKey(scope)).await
+    }
+
+    async fn replace_scope_key(
+        &self,
+        scope: ScopeDigest,
+        expected: Option<Bytes>,
+        key: Bytes,
+    ) -> Result<Option<Bytes>> {
+        self.scope_key_by(&Call::ReplaceScopeKey(scope, expected, key))
+            .await
+    }
+
+    async fn scope_keys(&self, cursor: Option<u64>) -> Result<ScopeKeyPage> {
+        match self.call(wire::NO_RECORD, &Call::ScopeKeys(cursor)).await? {
+            CallReply::ScopeKeys(page) => Ok(page),
+            _ => Err(unexpected()),
+        }
     }
 
     fn guarantees(&self) -> Guarantees {

@@ -26,6 +26,18 @@ fn rewritten(
     caller: Option<&Caller>,
     host: HostHeader,
 ) -> request::Parts {
+    rewritten_below("", target, fields, size, caller, host)
+}
+
+/// A head as an upstream with a base path gets it.
+fn rewritten_below(
+    base: &str,
+    target: &str,
+    fields: &[(&str, &str)],
+    size: Option<u64>,
+    caller: Option<&Caller>,
+    host: HostHeader,
+) -> request::Parts {
     let mut request = Request::builder().method("PUT").uri(target);
     for (name, value) in fields {
         request = request.header(*name, *value);
@@ -34,6 +46,7 @@ fn rewritten(
     let visible = Visible {
         host,
         upstream: HeaderValue::from_static("up:1"),
+        base: base.into(),
     };
     let forwarded = ForwardedHead {
         visible: &visible,
@@ -127,21 +140,27 @@ fn hop_by_hop_headers_are_not_forwarded() {
     assert_eq!(lines(&head), expected);
 }
 
+/// Headers that a client may send to pass for another one.
+const FORGED: [(&str, &str); 6] = [
+    ("x-forwarded-for", "10.0.0.1"),
+    ("x-forwarded-proto", "ftp"),
+    ("x-forwarded-host", "bank.test"),
+    ("x-forwarded-port", "1"),
+    ("forwarded", "for=10.0.0.1"),
+    ("host", "shop.test"),
+];
+
 #[test]
-fn client_address_is_appended_to_forwarded_headers() {
-    let caller = Caller::new([10, 0, 0, 9].into());
+fn forwarding_headers_of_clients_are_replaced() {
+    let caller = Caller::new([10, 0, 0, 9].into(), false, false);
     for (fields, expected) in [
         (
             &[][..],
             "host: up:1|x-forwarded-for: 10.0.0.9|x-forwarded-proto: http|via: 1.1 refrain",
         ),
         (
-            &[("x-forwarded-for", "10.0.0.1"), ("host", "shop.test")],
-            "host: up:1|x-forwarded-host: shop.test|x-forwarded-for: 10.0.0.1, 10.0.0.9|x-forwarded-proto: http|via: 1.1 refrain",
-        ),
-        (
-            &[("x-forwarded-proto", "https"), ("x-forwarded-host", "a")],
-            "host: up:1|x-forwarded-proto: https|x-forwarded-host: a|x-forwarded-for: 10.0.0.9|via: 1.1 refrain",
+            &FORGED,
+            "host: up:1|x-forwarded-host: shop.test|x-forwarded-for: 10.0.0.9|x-forwarded-proto: http|via: 1.1 refrain",
         ),
         (
             &[("via", "1.0 a")],
@@ -156,12 +175,85 @@ fn client_address_is_appended_to_forwarded_headers() {
 }
 
 #[test]
+fn forwarding_headers_of_trusted_proxies_are_extended() {
+    let caller = Caller::new("fd00::9".parse().unwrap(), true, true);
+    let head = rewritten("/", &FORGED, Some(0), Some(&caller), HostHeader::Client);
+    let expected = [
+        "forwarded: for=10.0.0.1, for=\"[fd00::9]\";host=\"shop.test\";proto=https",
+        "host: shop.test",
+        "via: 1.1 refrain",
+        "x-forwarded-for: 10.0.0.1, fd00::9",
+        "x-forwarded-host: bank.test",
+        "x-forwarded-port: 1",
+        "x-forwarded-proto: ftp",
+    ];
+    assert_eq!(lines(&head), expected);
+    let head = rewritten("/", &[], Some(0), Some(&caller), HostHeader::Client);
+    let expected = [
+        "host: up:1",
+        "via: 1.1 refrain",
+        "x-forwarded-for: fd00::9",
+        "x-forwarded-proto: https",
+    ];
+    assert_eq!(lines(&head), expected);
+}
+
+#[test]
+fn targets_are_joined_to_the_base_path() {
+    for (target, joined) in [
+        ("/a?b=c", "/shop/a?b=c"),
+        ("/", "/shop/"),
+        ("//a", "/shop//a"),
+        ("http://shop.test/a/", "/shop/a/"),
+        ("http://shop.test", "/shop/"),
+        ("http://shop.test?b", "/shop/?b"),
+        ("*", "*"),
+    ] {
+        let host = HostHeader::Client;
+        let head = rewritten_below("/shop", target, &[], Some(0), None, host);
+        assert_eq!(head.uri.to_string(), joined);
+    }
+}
+
+#[test]
+fn paths_that_leave_the_base_are_found() {
+    for path in [
+        "/..",
+        "/../a",
+        "/a/../..",
+        "/%2e%2E/a",
+        "/.%2e/a",
+        "/%252e%252e/a",
+        "/..;x/a",
+        "/..%2fa",
+        "/..%5ca",
+        "/a/..;/../b",
+        "/.\\../a",
+    ] {
+        assert!(leaves_base(path), "{path}");
+    }
+    for path in [
+        "/",
+        "/a/../b",
+        "/a/..",
+        "/...",
+        "/..a",
+        "/a/b/../../c",
+        "*",
+        "",
+    ] {
+        assert!(!leaves_base(path), "{path}");
+    }
+}
+
+#[test]
 fn trailers_that_the_proxy_writes_into_heads_are_dropped() {
     let mut trailers = HeaderMap::new();
     for name in [
         "x-sum",
         "via",
         "x-forwarded-for",
+        "forwarded",
         "refrain-record",
         "idempotency-key",
     ] {

@@ -147,6 +147,7 @@ impl Setup {
             hosts: self.hosts,
             configuration: serde_json::json!({ "upstream": "http://127.0.0.1:3000" }),
             workers: self.workers,
+            tls: None,
             search_time: admin::SEARCH_TIME,
             reload: None,
         };

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use refrain::{
     Claim, Error, ErrorKind, Fence, RecordId, Result, Secret, Settled, Settlement, Store, Verdict,
-    record::Erased,
-    store::{AnyStore, Census, Guarantees, Memory, Page, Query, Reading, Watch},
+    record::{Erased, ScopeDigest},
+    store::{AnyStore, Census, Guarantees, Memory, Page, Query, Reading, ScopeKeyPage, Watch},
 };
 use refrain_testkit::ManualClock;
 
@@ -45,6 +46,20 @@ impl Store for Gone {
         gone()
     }
     async fn sweep(&self, _: u32) -> Result<u32> {
+        gone()
+    }
+    async fn scope_key(&self, _: ScopeDigest) -> Result<Option<Bytes>> {
+        gone()
+    }
+    async fn replace_scope_key(
+        &self,
+        _: ScopeDigest,
+        _: Option<Bytes>,
+        _: Bytes,
+    ) -> Result<Option<Bytes>> {
+        gone()
+    }
+    async fn scope_keys(&self, _: Option<u64>) -> Result<ScopeKeyPage> {
         gone()
     }
     fn guarantees(&self) -> Guarantees {

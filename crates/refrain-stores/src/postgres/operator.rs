@@ -2,11 +2,12 @@
 
 use std::{sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use refrain::{
     Error, ErrorKind, RecordId, Result,
     clock::Timestamp,
-    record::{Claimant, Command, Fence, Hold, Reason, Record, State, Trace, step},
-    store::{Census, LIST_MAX, Page, Query, Reading, StateName},
+    record::{Claimant, Command, Fence, Hold, Reason, Record, ScopeDigest, State, Trace, step},
+    store::{Census, LIST_MAX, Page, Query, Reading, ScopeKeyPage, StateName},
 };
 use tokio::{
     runtime::Handle,
@@ -33,6 +34,8 @@ const SWEEP_BATCH: i32 = 1_000;
 const SWEEP_PAUSE_MAX: Duration = Duration::from_millis(200);
 /// Above this number of records, completed records and tombstones are counted in a sample.
 const COUNTED_MAX: i64 = 1_000_000;
+/// Data keys per page.
+const SCOPE_KEYS_PAGE: i64 = 1_000;
 const SAMPLE: f64 = 100_000.0;
 
 /// Serves the operator commands and the engine's sweeps.
@@ -197,6 +200,58 @@ impl OperatorConnection {
         })
     }
 
+    pub(super) async fn scope_key(&self, scope: ScopeDigest) -> Result<Option<Bytes>> {
+        let text = &self.place.sql.scope_key;
+        let rows = self.query(text, &[&number(scope)]).await?;
+        let key = rows.first().map(|row| row.try_get::<_, Vec<u8>>(0));
+        let key = key.transpose().map_err(convert_error)?;
+        Ok(key.map(Bytes::from))
+    }
+
+    /// Returns the key as it is after the statement: that one, or the one of a faster process.
+    pub(super) async fn replace_scope_key(
+        &self,
+        scope: ScopeDigest,
+        expected: Option<Bytes>,
+        key: Bytes,
+    ) -> Result<Option<Bytes>> {
+        let sql = &self.place.sql;
+        let number = number(scope);
+        match &expected {
+            None => {
+                self.query(&sql.put_scope_key, &[&number, &&key[..]])
+                    .await?
+            }
+            Some(old) => {
+                self.query(&sql.replace_scope_key, &[&number, &&key[..], &&old[..]])
+                    .await?
+            }
+        };
+        self.scope_key(scope).await
+    }
+
+    pub(super) async fn scope_keys(&self, cursor: Option<u64>) -> Result<ScopeKeyPage> {
+        // Scopes are in the order of signed numbers here; the cursor is the last scope before the page.
+        let after = cursor.map_or(i64::MIN, u64::cast_signed);
+        let text = &self.place.sql.scope_keys;
+        let mut keys = Vec::new();
+        if cursor.is_none() {
+            // No scope is smaller than the smallest number.
+            let scope = ScopeDigest(i64::MIN.to_be_bytes());
+            keys.extend(self.scope_key(scope).await?.map(|key| (scope, key)));
+        }
+        let rows = self.query(text, &[&after, &SCOPE_KEYS_PAGE]).await?;
+        for row in &rows {
+            let scope: i64 = row.try_get(0).map_err(convert_error)?;
+            let key: Vec<u8> = row.try_get(1).map_err(convert_error)?;
+            keys.push((ScopeDigest(scope.to_be_bytes()), Bytes::from(key)));
+        }
+        let is_last = (rows.len() as i64) < SCOPE_KEYS_PAGE;
+        let last = keys.last().filter(|_| !is_last);
+        let next = last.map(|(scope, _)| number(*scope).cast_unsigned());
+        Ok(ScopeKeyPage { keys, next })
+    }
+
     pub(super) async fn query(
         &self,
         text: &str,
@@ -263,6 +318,10 @@ pub(super) fn closed() -> Error {
 
 pub(super) fn convert_error(error: tokio_postgres::Error) -> Error {
     StatementError::from(error).into_error()
+}
+
+fn number(scope: ScopeDigest) -> i64 {
+    i64::from_be_bytes(scope.0)
 }
 
 fn scaled(count: i64, scale: f64) -> u64 {

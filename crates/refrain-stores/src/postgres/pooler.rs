@@ -36,14 +36,21 @@ pub(super) async fn compare(one: &Client, other: &Client) -> Sessions {
     let comparing = async {
         let mut first = None;
         for _ in 0..ROUNDS {
-            let (one, other) = (process(one).await?, process(other).await?);
-            let (Some(one), Some(other)) = (one, other) else {
+            // The first connection twice: with two queries a round, a pooler that uses two server connections in turn
+            // would give each client the same one every time.
+            let asked = [
+                process(one).await?,
+                process(other).await?,
+                process(one).await?,
+            ];
+            let [Some(one), Some(other), Some(again)] = asked else {
                 // Speaks the protocol, but is not PostgreSQL.
                 return Some(Sessions::Own);
             };
+            let is_shared = one == other || one != again;
             let pair = (one, other);
             let is_same = first.get_or_insert_with(|| pair.clone()) == &pair;
-            if pair.0 == pair.1 || !is_same {
+            if is_shared || !is_same {
                 return Some(Sessions::Shared);
             }
         }

@@ -153,7 +153,11 @@ impl<'a, R: Cells> Columns<'a, R> {
 
     fn outcome(&self) -> Result<Outcome> {
         let encoded = self.required::<&[u8]>(19)?;
-        Outcome::decode(Bytes::copy_from_slice(encoded), self.id)
+        let outcome = Outcome::decode(Bytes::copy_from_slice(encoded), self.id)?;
+        match outcome.fits(self.fence()?) {
+            true => Ok(outcome),
+            false => Err(self.corrupt("the outcome belongs to another attempt")),
+        }
     }
 
     /// Rows of earlier versions have no trace.

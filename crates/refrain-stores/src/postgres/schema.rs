@@ -6,10 +6,11 @@ use tokio_postgres::{Client, Transaction, error::SqlState};
 use super::{address::Address, errors};
 
 /// Migration for each version.
-const STEPS: [&str; 3] = [
+const STEPS: [&str; 4] = [
     include_str!("../../sql/postgres-1.sql"),
     include_str!("../../sql/postgres-2.sql"),
     include_str!("../../sql/postgres-3.sql"),
+    include_str!("../../sql/postgres-4.sql"),
 ];
 /// Schema version that this build reads and writes.
 pub(super) const VERSION: i32 = STEPS.len() as i32;
@@ -192,6 +193,8 @@ async fn check_rights(client: &Client, address: &Address) -> Result<()> {
          AND has_table_privilege('{schema}.records', 'UPDATE') AND has_table_privilege('{schema}.records', 'DELETE') \
          AND has_table_privilege('{schema}.sequences', 'SELECT') AND has_table_privilege('{schema}.sequences', 'INSERT') \
          AND has_table_privilege('{schema}.sequences', 'UPDATE') \
+         AND has_table_privilege('{schema}.scope_keys', 'SELECT') AND has_table_privilege('{schema}.scope_keys', 'INSERT') \
+         AND has_table_privilege('{schema}.scope_keys', 'UPDATE') \
          AND has_sequence_privilege('{schema}.fences', 'USAGE')"
     );
     let has: bool = client

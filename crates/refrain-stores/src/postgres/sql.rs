@@ -40,6 +40,10 @@ pub(super) struct Sql {
     pub(super) sample_ended: String,
     pub(super) sweep_completed: String,
     pub(super) sweep_tombstones: String,
+    pub(super) scope_key: String,
+    pub(super) put_scope_key: String,
+    pub(super) replace_scope_key: String,
+    pub(super) scope_keys: String,
     pub(super) secret: String,
     pub(super) epoch: String,
     pub(super) raise_epoch: String,
@@ -118,6 +122,16 @@ impl Sql {
             ),
             sweep_completed: sweep_completed(&schema),
             sweep_tombstones: sweep_tombstones(&schema),
+            scope_key: format!("SELECT key FROM {schema}.scope_keys WHERE scope = $1"),
+            put_scope_key: format!(
+                "INSERT INTO {schema}.scope_keys (scope, key) VALUES ($1, $2) ON CONFLICT (scope) DO NOTHING"
+            ),
+            replace_scope_key: format!(
+                "UPDATE {schema}.scope_keys SET key = $2 WHERE scope = $1 AND key = $3"
+            ),
+            scope_keys: format!(
+                "SELECT scope, key FROM {schema}.scope_keys WHERE scope > $1 ORDER BY scope LIMIT $2"
+            ),
             secret: format!("SELECT secret FROM {schema}.meta"),
             epoch: format!("SELECT epoch FROM {schema}.meta"),
             raise_epoch: format!("UPDATE {schema}.meta SET epoch = greatest(epoch, $1::int4)"),

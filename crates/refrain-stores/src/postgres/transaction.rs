@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use refrain::{
-    Claim, Error, Fence, Guarantee, Intent, Outcome, RecordId, Result, Verdict,
+    Claim, Error, ErrorKind, Fence, Guarantee, Intent, Outcome, RecordId, Result, Verdict,
     engine::host_name,
     record::{Change, Claimant, Command, Grant, Reply},
 };
@@ -76,6 +76,7 @@ impl Postgres {
             Ok(verdict) => {
                 self.do_in(transaction, "RELEASE SAVEPOINT refrain_claim")
                     .await?;
+                check_readable(&verdict, claim.id)?;
                 Ok(verdict.map(|grant| self.claimed(claim.id, grant, intent)))
             }
             Err(error) => {
@@ -281,6 +282,20 @@ const WAIT: &str = "SELECT set_config('refrain.lock_timeout', current_setting('l
      set_config('lock_timeout', $1, true)";
 const WAIT_NO_MORE: &str =
     "SELECT set_config('lock_timeout', current_setting('refrain.lock_timeout'), true)";
+
+/// Rejects an encrypted outcome: claims in the caller's transaction have no keys.
+fn check_readable(verdict: &Verdict, id: RecordId) -> Result<()> {
+    match verdict {
+        Verdict::Replay(outcome) if outcome.is_encrypted() => {
+            let message = format!(
+                "record {id} is encrypted, and a claim in your own transaction cannot decrypt it; \
+                 use a schema of its own for these claims"
+            );
+            Err(Error::new(ErrorKind::Corrupt, message))
+        }
+        _ => Ok(()),
+    }
+}
 
 fn convert_error(said: Said, place: &PostgresContext) -> Error {
     if said.code == Some(SqlState::UNDEFINED_TABLE) {

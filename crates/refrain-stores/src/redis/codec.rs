@@ -142,7 +142,12 @@ pub(super) fn replay(kept: Vec<u8>, id: RecordId) -> Result<Outcome> {
     if kept.len() < KEPT_BEGINS {
         return Err(errors::undecodable_reply(id));
     }
-    Outcome::decode(Bytes::from(kept).slice(KEPT_BEGINS..), id)
+    let fence = fence(&kept[1..KEPT_BEGINS]);
+    let outcome = Outcome::decode(Bytes::from(kept).slice(KEPT_BEGINS..), id)?;
+    match fence.is_some_and(|fence| outcome.fits(fence)) {
+        true => Ok(outcome),
+        false => Err(errors::script_error(b"foreign", id, "")),
+    }
 }
 
 /// Reply of a script: a letter and its values.

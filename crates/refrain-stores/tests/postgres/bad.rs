@@ -238,9 +238,9 @@ async fn migrating_is_told_and_done_once_by_many() {
         .collect();
     for task in tasks {
         let migrated = task.await.unwrap();
-        assert_eq!((&*migrated.schema, migrated.to), (&*schema.name, 3));
+        assert_eq!((&*migrated.schema, migrated.to), (&*schema.name, 4));
     }
-    assert_eq!(migrate(&url).await.unwrap().from, Some(3));
+    assert_eq!(migrate(&url).await.unwrap().from, Some(4));
     let (one, two) = (schema.open().await, schema.open().await);
     assert_eq!(
         one.secret().as_bytes(),

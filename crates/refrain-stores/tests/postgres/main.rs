@@ -7,6 +7,8 @@ mod clocks;
 mod crash;
 mod damage;
 mod inbox;
+#[path = "../../../refrain/tests/support/kept.rs"]
+mod kept;
 mod lost;
 mod lost_claims;
 mod outbox;
@@ -23,4 +25,5 @@ mod sweep;
 mod transactional;
 #[cfg(feature = "sqlx")]
 mod transactional_sqlx;
+mod versions;
 mod waiting;

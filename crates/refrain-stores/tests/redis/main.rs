@@ -9,6 +9,8 @@ mod conformance;
 mod crash;
 mod damage;
 mod ends;
+#[path = "../../../refrain/tests/support/kept.rs"]
+mod kept;
 mod lost;
 mod lost_claims;
 mod refused;
@@ -21,3 +23,4 @@ mod support;
 #[cfg(feature = "postgres")]
 mod tiered;
 mod together;
+mod versions;

@@ -116,6 +116,12 @@ flaws! {
     SettlesInSilence,
     /// Restores erased records on restart.
     ForgetsErasedOnReopen,
+    /// Replaces the data key of a scope although it is not the expected one.
+    OverwritesScopeKeys,
+    /// Lists the data keys of half of the scopes only.
+    ListsHalfOfTheScopeKeys,
+    /// Loses the data keys of scopes on restart.
+    ForgetsScopeKeysOnReopen,
     /// Restarts the fence counter on restart.
     RepeatsFencesOnReopen,
 }

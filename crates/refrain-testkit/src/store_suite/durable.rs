@@ -184,7 +184,7 @@ pub(super) async fn a_reboot_ends_nothing_early<F: Fixture>(fixture: &F) -> Chec
 
 impl<S: Store> Bench<S> {
     /// Closes every handle, lets `meanwhile` change the clock, and reopens the records.
-    async fn restarted<F: Fixture<Store = S>>(
+    pub(super) async fn restarted<F: Fixture<Store = S>>(
         self,
         fixture: &F,
         meanwhile: impl FnOnce(&crate::ManualClock),

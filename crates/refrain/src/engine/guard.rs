@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{Ended, EngineState, Flight, Intent, Live, SentMark, audit};
+use super::{Ended, EngineState, Flight, Intent, Live, SentMark, audit, without_query};
 use crate::{
     Backoff, Guarantee, Outcome, Result,
     audit::{Entry, Event},
@@ -419,7 +419,8 @@ impl ClaimHold {
             _ => None,
         };
         let (id, fence) = (self.flight.id, self.flight.fence);
-        let settling = self.inner.store.settle(id, fence, end);
+        let store = &self.inner.store;
+        let settling = store.settle_of(&self.flight.origin, id, fence, end);
         async move {
             let settled = self.record_if_late(settling.await, is_outcome);
             if let (Some(reason), Ok(Settled::Applied)) = (doubt, &settled) {
@@ -438,6 +439,7 @@ impl ClaimHold {
             return;
         }
         let (operation, target) = origin.names();
+        let target = without_query(target);
         let upstream = self.inner.upstream.get().map(tracing::field::display);
         let reason = reason.name();
         tracing::warn!(

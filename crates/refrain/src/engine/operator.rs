@@ -9,7 +9,7 @@ use crate::{
     Error, ErrorKind, Outcome, Result,
     audit::{Entry, Event},
     key::RecordId,
-    record::{Erased, Fence, Settled, Settlement, State},
+    record::{Erased, Fence, ScopeDigest, Settled, Settlement, State},
     store::{StateName, Store},
 };
 
@@ -197,6 +197,36 @@ impl Engine {
             tracing::warn!(record = %id, reason, "an operator has erased a record");
         }
         Ok(erased)
+    }
+
+    /// Erases the data key of a scope, as an operator decided: the outcomes and targets that are encrypted with it can never
+    /// be read again. Their keys stay refused until their records expire. Returns whether there was a data key.
+    ///
+    /// # Errors
+    /// As for [`resolve`](Self::resolve).
+    ///
+    /// # Cancellation
+    /// As for [`resolve`](Self::resolve).
+    pub async fn erase_scope(
+        &self,
+        scope: ScopeDigest,
+        action: impl Into<OperatorAction<'_>>,
+    ) -> Result<bool> {
+        let action = action.into();
+        action.check()?;
+        let told = |event| action.entry(Entry::new(event).with_detail(format!("scope {scope}")));
+        self.inner.audit_write(told(Event::Erasing)).await?;
+        let is_erased = self.store().erase_scope_key(scope).await?;
+        let after = match is_erased {
+            true => Event::Erased,
+            false => Event::Refused,
+        };
+        self.inner.audit_write(told(after)).await?;
+        if is_erased {
+            let reason = action.reason;
+            tracing::warn!(%scope, reason, "an operator has erased the data key of a scope");
+        }
+        Ok(is_erased)
     }
 
     /// Checks that the store holds our outcome. A late completion may have been faster: then ours changed nothing.

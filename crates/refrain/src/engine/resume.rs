@@ -17,7 +17,7 @@ use std::{
 
 use tokio::time::sleep;
 
-use super::{Engine, EngineState, Intent, probe::ProbeTask};
+use super::{Engine, EngineState, Intent, probe::ProbeTask, without_query};
 use crate::{
     Result,
     key::RecordId,
@@ -302,7 +302,7 @@ impl Resumption {
             return;
         }
         let operation = history.map(|it| it.operation.as_str());
-        let target = history.map(|it| it.target.as_str());
+        let target = history.map(|it| without_query(&it.target));
         let reason = Reason::Lapsed.name();
         tracing::warn!(
             record = %id, operation, target, reason,

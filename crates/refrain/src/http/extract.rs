@@ -16,13 +16,14 @@ use http::{
     uri::PathAndQuery,
 };
 
-use super::{TraceContext, layer::LayerState};
+use super::{ClientCertificate, TraceContext, layer::LayerState};
 use crate::{
     Credential, Error, ErrorKind, Intent, Key, Operation, Result, Scope, Secret,
     clock::{Clock as _, SystemClock},
     engine::Count,
     fingerprint::{Content, Fields, Fingerprints, Json, NotJson, RequestView, normal_host},
-    key::{CredentialPart, KEY_HEADER, Pointer, ScopePart, Source, Syntax},
+    jwt::VerifiedClaims,
+    key::{CredentialPart, KEY_HEADER, Pointer, ScopePart, Source, Syntax, TLS_SUBJECT},
     policy::{KeysKept, Match, ReplayTo, Unverified},
     record::OriginFields,
 };
@@ -145,23 +146,35 @@ pub(super) fn verify(
 }
 
 /// The intent of a request: its scope, key, fingerprint and credential, with the operation's terms.
+/// `claims` are those of its token, if the scope needs one.
 pub(super) fn intent(
     shared: &LayerState,
     found: &Match,
     key: Key,
     head: &Parts,
+    claims: Option<&VerifiedClaims>,
     body: &Bytes,
 ) -> Result<Intent> {
     let (operation, secret) = (&found.operation, shared.engine.secret());
+    let certificate = head.extensions.get();
+    if operation.needs_client_certificate() && certificate.is_none() {
+        return Err(no_certificate());
+    }
     let uri = shared.uri(head);
     let host = host(head, &uri);
     let host = host.as_deref();
     let scope = match &shared.scope {
         Some(derive) => derive(head),
         None => {
-            let (parts, name) = (&operation.scope, &operation.name);
-            let value = |it: &str| found.value(it);
-            scope(parts, secret, &head.headers, host, name, value)?
+            let input = ScopeInput {
+                secret,
+                headers: &head.headers,
+                host,
+                credential: &operation.credential,
+                certificate,
+                claims,
+            };
+            scope_of(found, &input)?
         }
     };
     let content = content(head, body);
@@ -197,13 +210,60 @@ pub(super) fn intent(
         fingerprint: fingerprints.whole,
         earlier_fingerprint: fingerprints.hostless,
         credential: (operation.replay_to == ReplayTo::SameCredential)
-            .then(|| credential(&operation.credential, secret, &head.headers)),
+            .then(|| credential(&operation.credential, secret, &head.headers, certificate)),
         terms: operation.terms,
         probe: None,
         receipts: shared.witness(operation).cloned(),
         audit: None,
         origin: Some(origin),
     })
+}
+
+fn scope_of(found: &Match, input: &ScopeInput<'_>) -> Result<Scope> {
+    let Operation {
+        scope: parts, name, ..
+    } = &*found.operation;
+    scope(parts, input, name, |it: &str| found.value(it))
+}
+
+/// The scope in which earlier versions kept the record of a request, if that is another one: they knew no source of the
+/// credential but `Authorization`.
+pub(super) fn earlier_scope(
+    shared: &LayerState,
+    found: &Match,
+    head: &Parts,
+    claims: Option<&VerifiedClaims>,
+) -> Option<Scope> {
+    static AUTHORIZATION_ALONE: LazyLock<[CredentialPart; 1]> =
+        LazyLock::new(|| [CredentialPart::Header(AUTHORIZATION.as_str().into())]);
+    let operation = &found.operation;
+    let is_affected = shared.scope.is_none()
+        && operation.scope.contains(&ScopePart::Credential)
+        // Earlier versions knew no certificates.
+        && !operation.needs_client_certificate()
+        && differs_from_authorization_alone(&operation.credential, &head.headers);
+    if !is_affected {
+        return None;
+    }
+    let uri = shared.uri(head);
+    let host = host(head, &uri);
+    let input = ScopeInput {
+        secret: shared.engine.secret(),
+        headers: &head.headers,
+        host: host.as_deref(),
+        credential: &*AUTHORIZATION_ALONE,
+        certificate: None,
+        claims,
+    };
+    scope_of(found, &input).ok()
+}
+
+/// Whether the scope `credential` uses more sources than `Authorization` alone, or not that one.
+fn differs_from_authorization_alone(credential: &[CredentialPart], headers: &HeaderMap) -> bool {
+    let is_authorization = |part: &&CredentialPart| **part == *AUTHORIZATION.as_str();
+    let mut others = separating(credential).filter(|it| !is_authorization(it));
+    others.any(|part| sent(part, headers, None).next().is_some())
+        || headers.contains_key(AUTHORIZATION) && !credential.iter().any(|it| is_authorization(&it))
 }
 
 /// The header `traceparent` of W3C Trace Context.
@@ -268,42 +328,65 @@ fn add_location(place: &str, error: &Error) -> Error {
     Error::new(error.kind(), format!("{place}: {error}"))
 }
 
+/// The parts of a request that a [`scope`] can be made of, besides its operation and path.
+#[derive(Debug, Clone, Copy)]
+pub struct ScopeInput<'a> {
+    /// The key of the digests.
+    pub secret: &'a Secret,
+    /// The headers of the request.
+    pub headers: &'a HeaderMap,
+    /// Its [`host`], which is `header:host` in every version of HTTP.
+    pub host: Option<&'a str>,
+    /// The sources of the caller's credential, for `credential`.
+    pub credential: &'a [CredentialPart],
+    /// The verified certificate of the client, for `tls:subject`.
+    pub certificate: Option<&'a ClientCertificate>,
+    /// The claims of its token, for `jwt:CLAIM`.
+    pub claims: Option<&'a VerifiedClaims>,
+}
+
 /// The scope of a request.
 ///
 /// `operation` is the name of the matched operation, `path_value` returns the named segments of its path.
 /// A missing header differs from an empty one.
-/// `header:host` is the request's [`host`], in every version of HTTP.
 ///
 /// # Errors
-/// [`ErrorKind::Unsupported`] for `jwt:CLAIM`, because an unverified claim must not pass for a verified one;
-/// [`ErrorKind::Invalid`] if the path has no segment of that name.
+/// [`ErrorKind::Unsupported`] for `jwt:CLAIM` without claims, because an unverified claim must not pass for a verified one;
+/// [`ErrorKind::Invalid`] if the path has no segment of that name, the claim is unusable, or there is no certificate for
+/// `tls:subject`.
 pub fn scope<'v>(
     parts: &[ScopePart],
-    secret: &Secret,
-    headers: &HeaderMap,
-    host: Option<&str>,
+    input: &ScopeInput<'_>,
     operation: &str,
     path_value: impl Fn(&str) -> Option<&'v [u8]>,
 ) -> Result<Scope> {
     let mut scope = Scope::none();
     for part in parts {
         scope = match part {
-            ScopePart::Credential => with_credential(scope, secret, headers),
+            ScopePart::Credential => with_credential(scope, input),
             ScopePart::Header(name) if name == HOST.as_str() => {
-                let host = host.map(str::as_bytes);
+                let host = input.host.map(str::as_bytes);
                 with_values(scope, name, host.into_iter())
             }
             ScopePart::Header(name) => {
-                let values = values(headers, name);
+                let values = values(input.headers, name);
                 with_values(scope, name, values.map(|value| value.as_bytes()))
             }
             ScopePart::Path(name) => scope.with(
                 &part.to_string(),
                 path_value(name).ok_or_else(|| no_value(name))?,
             ),
+            ScopePart::TlsSubject => {
+                let certificate = input.certificate.ok_or_else(no_certificate)?;
+                scope.with(TLS_SUBJECT, certificate.subject())
+            }
             ScopePart::Route => scope.with("route", operation),
             ScopePart::None => scope,
-            ScopePart::Jwt(claim) => return Err(unverified(claim)),
+            ScopePart::Jwt(claim) => {
+                let claims = input.claims.ok_or_else(|| unverified(claim))?;
+                let with_claim = claims.add_to(scope, claim);
+                with_claim.map_err(|why| Error::new(ErrorKind::Invalid, why.to_string()))?
+            }
         };
     }
     Ok(scope)
@@ -314,7 +397,12 @@ pub fn scope<'v>(
 /// A missing part differs from an empty one; the order of several values matters.
 /// Requests without any of the parts share one anonymous credential, for every choice of parts.
 #[must_use]
-pub fn credential(parts: &[CredentialPart], secret: &Secret, headers: &HeaderMap) -> Credential {
+pub fn credential(
+    parts: &[CredentialPart],
+    secret: &Secret,
+    headers: &HeaderMap,
+    certificate: Option<&ClientCertificate>,
+) -> Credential {
     let mut digest = None;
     let mut add = |kind, name: &str, value: &[u8]| {
         let digest = digest.get_or_insert_with(|| secret.start_digest("credential"));
@@ -324,16 +412,41 @@ pub fn credential(parts: &[CredentialPart], secret: &Secret, headers: &HeaderMap
         digest.part(value);
     };
     for part in parts {
-        match part {
-            CredentialPart::Header(name) => {
-                values(headers, name).for_each(|value| add(1, name, value.as_bytes()));
-            }
-            CredentialPart::Cookie(name) => {
-                cookies(headers, name).for_each(|value| add(2, name, value));
-            }
-        }
+        let (kind, name) = match part {
+            CredentialPart::Header(name) => (1, name.as_str()),
+            CredentialPart::Cookie(name) => (2, name.as_str()),
+            CredentialPart::TlsSubject => (3, ""),
+        };
+        sent(part, headers, certificate).for_each(|value| add(kind, name, value));
     }
     digest.map_or_else(|| secret.nobody(), |digest| Credential(digest.finish()))
+}
+
+/// The values of a part of the credential that the request has.
+fn sent<'h>(
+    part: &'h CredentialPart,
+    headers: &'h HeaderMap,
+    certificate: Option<&'h ClientCertificate>,
+) -> impl Iterator<Item = &'h [u8]> {
+    let (header, cookie, certificate) = match part {
+        CredentialPart::Header(name) => (Some(name), None, None),
+        CredentialPart::Cookie(name) => (None, Some(name), None),
+        CredentialPart::TlsSubject => (None, None, certificate),
+    };
+    let headers_sent = header.into_iter().flat_map(|name| values(headers, name));
+    let cookies_sent = cookie.into_iter().flat_map(|name| cookies(headers, name));
+    let subject = certificate.map(ClientCertificate::subject);
+    let sent = headers_sent.map(HeaderValue::as_bytes);
+    sent.chain(cookies_sent).chain(subject)
+}
+
+/// The sources of the credential that the scope `credential` uses. In the default list, the header `Cookie` as a whole
+/// is none of them: cookies change between retries, and a retry in another scope would execute again.
+fn separating(credential: &[CredentialPart]) -> impl Iterator<Item = &CredentialPart> {
+    let is_default = CredentialPart::are_default(credential);
+    let is_whole_cookie = |part: &CredentialPart| *part == *COOKIE.as_str();
+    let parts = credential.iter();
+    parts.filter(move |part| !(is_default && is_whole_cookie(part)))
 }
 
 fn cookies<'h>(headers: &'h HeaderMap, name: &'h str) -> impl Iterator<Item = &'h [u8]> {
@@ -366,37 +479,57 @@ fn no_value(name: &str) -> Error {
     Error::new(ErrorKind::Invalid, message)
 }
 
+fn no_certificate() -> Error {
+    let message = format!("`{TLS_SUBJECT}` needs a verified certificate of the client; send one");
+    Error::new(ErrorKind::Invalid, message)
+}
+
 fn unverified(claim: &str) -> Error {
     Error::new(
         ErrorKind::Unsupported,
         format!(
-            "scope `jwt:{claim}` needs verified claims, which this build does not have; use `credential` or `header:NAME`"
+            "scope `jwt:{claim}` needs verified claims; set the keys with `RefrainLayer::with_jwt`"
         ),
     )
 }
 
-/// Adds the credential to the scope. Each kind has a name of its own, so none can pass for another.
-fn with_credential(scope: Scope, secret: &Secret, headers: &HeaderMap) -> Scope {
-    let values: Vec<&[u8]> = headers
-        .get_all(AUTHORIZATION)
-        .iter()
-        .map(|value| value.as_bytes())
-        .collect();
-    match named_caller(&values) {
-        Some(Caller::Anonymous) => scope.with("credential:anonymous", ""),
+/// Adds the credential to the scope. Each source and kind has a name of its own, so none can pass for another.
+fn with_credential(mut scope: Scope, input: &ScopeInput<'_>) -> Scope {
+    let mut is_anonymous = true;
+    for part in separating(input.credential) {
+        let values: Vec<&[u8]> = sent(part, input.headers, input.certificate).collect();
+        if values.is_empty() {
+            continue;
+        }
+        is_anonymous = false;
+        scope = match *part == *AUTHORIZATION.as_str() {
+            true => with_authorization(scope, input.secret, &values),
+            false => {
+                let digest: [u8; 16] = input.secret.digest("scope", &values);
+                scope.with(&format!("credential:{part}"), digest)
+            }
+        };
+    }
+    match is_anonymous {
+        true => scope.with("credential:anonymous", ""),
+        false => scope,
+    }
+}
+
+fn with_authorization(scope: Scope, secret: &Secret, values: &[&[u8]]) -> Scope {
+    match named_caller(values) {
         Some(Caller::User(user)) => scope.with("credential:basic", user),
         Some(Caller::Subject { issuer, subject }) => scope
             .with("credential:issuer", issuer)
             .with("credential:subject", subject),
         None => {
-            let digest: [u8; 16] = secret.digest("scope", &values);
+            let digest: [u8; 16] = secret.digest("scope", values);
             scope.with("credential:digest", digest)
         }
     }
 }
 
 enum Caller {
-    Anonymous,
     User(Vec<u8>),
     Subject { issuer: String, subject: String },
 }
@@ -404,7 +537,7 @@ enum Caller {
 /// The caller, if the credential names one. The name is not authenticated.
 fn named_caller(values: &[&[u8]]) -> Option<Caller> {
     let [value] = values else {
-        return values.is_empty().then_some(Caller::Anonymous);
+        return None;
     };
     let value = std::str::from_utf8(value).ok()?.trim_ascii();
     let (scheme, rest) = value.split_once(' ')?;

@@ -22,6 +22,7 @@ use super::{
 };
 use crate::{
     Engine, Error, ErrorKind, Operation, Policy, Result, Scope,
+    jwt::JwtVerifier,
     policy::Pattern,
     receipts::{AnyReceipts, Receipts, Witness},
 };
@@ -49,6 +50,8 @@ pub(super) struct LayerState {
     pub(super) scope: Option<ScopeOf>,
     /// The service that answers probes.
     pub(super) probes: Option<Ask>,
+    /// Verifies the tokens of requests.
+    pub(super) jwt: Option<JwtVerifier>,
     /// Readers of receipts, by the name of the operation.
     pub(super) witnesses: HashMap<String, Arc<Witness>>,
     /// Path of look-ups of keys.
@@ -112,6 +115,7 @@ impl RefrainLayer {
                 prefix: None,
                 scope: None,
                 probes: None,
+                jwt: None,
                 witnesses: HashMap::new(),
                 observed: Arc::default(),
                 observer: None,
@@ -141,10 +145,13 @@ impl RefrainLayer {
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] as for [`Policy::check_store`], and if an operation has `audit = "required"`
-    /// and the engine has no [audit log](Engine::with_audit). Without this check such an operation answers 503.
+    /// and the engine has no [audit log](Engine::with_audit), needs a token and [nothing verifies it](Self::with_jwt),
+    /// or has a `replay_probe` and [no service answers it](Self::with_probes).
+    /// Without this check such an operation answers 503.
     pub fn check(&self) -> Result<()> {
         let LayerState { engine, policy, .. } = &*self.shared;
         policy.check_store(engine.store())?;
+        self.check_callers()?;
         let is_refused = |it: &&Operation| it.audit_required && it.is_audited();
         match policy.operations().find(is_refused) {
             Some(operation) if engine.audit().is_none() => Err(Error::new(
@@ -156,6 +163,35 @@ impl RefrainLayer {
                 ),
             )),
             _ => Ok(()),
+        }
+    }
+
+    /// Checks that the layer can tell who a caller is.
+    fn check_callers(&self) -> Result<()> {
+        let LayerState {
+            policy,
+            jwt,
+            probes,
+            ..
+        } = &*self.shared;
+        let mut operations = policy.operations().filter(|it| it.guarded);
+        let lacking = operations.find_map(|it| match it {
+            it if self.shared.needs_token(it) && jwt.is_none() => Some((
+                it,
+                "has a scope with `jwt:`, and nothing verifies tokens; set the keys with `RefrainLayer::with_jwt`",
+            )),
+            it if it.replay_probe.is_some() && probes.is_none() => Some((
+                it,
+                "has a `replay_probe`, and no service answers it; set one with `RefrainLayer::with_probes`",
+            )),
+            _ => None,
+        });
+        match lacking {
+            Some((operation, why)) => Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("operation `{}` {why}", operation.name),
+            )),
+            None => Ok(()),
         }
     }
 
@@ -232,7 +268,7 @@ impl RefrainLayer {
         self
     }
 
-    /// Sets the service that answers the policy's `probe` for an indeterminate operation.
+    /// Sets the service that answers the policy's `probe` for an indeterminate operation, and its `replay_probe`.
     ///
     /// The guarded service itself is never probed: with axum's `Router::layer` it is the handler of one route,
     /// which would execute the probe as the operation. Pass the whole router, unguarded:
@@ -255,6 +291,36 @@ impl RefrainLayer {
     {
         Arc::make_mut(&mut self.shared).probes = Some(probe::target(service));
         self
+    }
+
+    /// Sets what verifies the tokens of requests, for operations with `scope = "jwt:CLAIM"`.
+    ///
+    /// ```
+    /// use refrain::{Engine, Operation, Policy, http::RefrainLayer, jwt::{JwtSettings, JwtVerifier}, store::Memory};
+    ///
+    /// let mut payments = Operation::new("POST /v1/payments")?;
+    /// payments.scope = vec!["jwt:sub".parse()?];
+    /// let policy = Policy::new(vec![payments])?;
+    /// let tokens = JwtSettings::with_secret("a secret of at least 32 characters")?
+    ///     .from_issuer("https://login.example")
+    ///     .for_audience("payments");
+    /// let layer = RefrainLayer::new(Engine::new(Memory::new()), policy);
+    /// # #[cfg(feature = "jwt")]
+    /// let layer = layer.with_jwt(JwtVerifier::new(tokens)?);
+    /// # #[cfg(feature = "jwt")]
+    /// layer.check()?;
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_jwt(mut self, verifier: JwtVerifier) -> Self {
+        Arc::make_mut(&mut self.shared).jwt = Some(verifier);
+        self
+    }
+
+    /// What verifies the tokens of requests.
+    #[must_use]
+    pub fn jwt(&self) -> Option<&JwtVerifier> {
+        self.shared.jwt.as_ref()
     }
 
     /// Sets where receipts are read, for the exactly-once operations whose `receipts` is this address.
@@ -511,6 +577,12 @@ labelled! {
         RequestTooLarge = "request-too-large",
         /// The signature is missing or invalid; nothing ran.
         SignatureInvalid = "signature-invalid",
+        /// The token is missing or invalid; nothing ran.
+        TokenInvalid = "token-invalid",
+        /// It could not be confirmed who the caller is; nothing ran, and nothing was replayed.
+        CallerUnconfirmed = "caller-unconfirmed",
+        /// The upstream refused to show the outcome to this caller.
+        ReplayRefused = "replay-refused",
         /// The memory budget for bodies was used up; nothing ran.
         OverBudget = "over-budget",
         /// The request was malformed; nothing ran.

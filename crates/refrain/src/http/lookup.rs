@@ -13,12 +13,13 @@ use http_body::Body as _;
 use super::{
     Code, Decision,
     body::{Body, Carried, add_record, marked},
-    extract,
+    extract::{self, ScopeInput},
     layer::LayerState,
     problem::Problem,
 };
 use crate::{
     Error, Guarantee, Key, Operation, Outcome, RecordId, Scope,
+    jwt::VerifiedClaims,
     key::ScopePart,
     policy::{Match, Mode, ReplayTo, decoded},
     record::{Hold, Record, State},
@@ -86,6 +87,7 @@ impl LayerState {
         head: &Parts,
         key: &Key,
         named: Option<&NamedRequest>,
+        claims: Option<&VerifiedClaims>,
     ) -> Result<Vec<Candidate<'_>>, Box<Problem>> {
         let uri = self.uri(head);
         let mut candidates: Vec<Candidate<'_>> = Vec::new();
@@ -99,7 +101,7 @@ impl LayerState {
             if !Self::allows_lookup(operation) {
                 continue;
             }
-            let Some(scope) = self.scope_of(head, &uri, operation, found) else {
+            let Some(scope) = self.scope_of(head, &uri, operation, found, claims) else {
                 continue;
             };
             let id = RecordId::derive(self.engine.secret(), &scope, key);
@@ -121,6 +123,7 @@ impl LayerState {
         uri: &Uri,
         operation: &Operation,
         found: Option<&Match>,
+        claims: Option<&VerifiedClaims>,
     ) -> Option<Scope> {
         if let Some(derive) = &self.scope {
             return Some(derive(head));
@@ -128,14 +131,47 @@ impl LayerState {
         let host = extract::host(head, uri);
         let (parts, name) = (&operation.scope, &operation.name);
         let value = |it: &str| found.and_then(|found| found.value(it));
-        let secret = self.engine.secret();
-        extract::scope(parts, secret, &head.headers, host.as_deref(), name, value).ok()
+        let input = ScopeInput {
+            secret: self.engine.secret(),
+            headers: &head.headers,
+            host: host.as_deref(),
+            credential: &operation.credential,
+            certificate: head.extensions.get(),
+            claims,
+        };
+        extract::scope(parts, &input, name, value).ok()
+    }
+
+    /// The claims of the caller's token, if an operation that may be looked up needs one.
+    async fn claims_to_look_up(
+        &self,
+        head: &Parts,
+        named: Option<&NamedRequest>,
+    ) -> Result<Option<VerifiedClaims>, Box<Problem>> {
+        let found = named.map(|it| self.policy.find(&it.method, &it.path));
+        let is_named = |it: &Operation| match &found {
+            None => true,
+            Some(found) => found
+                .as_ref()
+                .is_some_and(|found| found.operation.name == it.name),
+        };
+        let mut operations = self.policy.operations();
+        let needing =
+            operations.find(|it| Self::allows_lookup(it) && self.needs_token(it) && is_named(it));
+        match needing {
+            Some(operation) => {
+                let verifying = self.verified_claims(operation, &head.headers);
+                verifying.await.map(Some)
+            }
+            None => Ok(None),
+        }
     }
 
     async fn key_state(&self, head: &Parts, text: &str) -> Result<KeyState, Box<Problem>> {
         let key = read_key(text)?;
         let named = read_query(self.uri(head).query())?;
-        let candidates = self.candidates(head, &key, named.as_ref())?;
+        let claims = self.claims_to_look_up(head, named.as_ref()).await?;
+        let candidates = self.candidates(head, &key, named.as_ref(), claims.as_ref())?;
         // A record is read with its whole outcome. Never closed, so it cannot fail.
         let _turn = self.lookup_turns.acquire().await;
         for candidate in candidates {
@@ -206,7 +242,8 @@ impl LayerState {
     ) -> bool {
         let asking = || {
             let secret = self.engine.secret();
-            extract::credential(&operation.credential, secret, &head.headers)
+            let certificate = head.extensions.get();
+            extract::credential(&operation.credential, secret, &head.headers, certificate)
         };
         match (operation.replay_to, record.credential) {
             (ReplayTo::SameCredential, Some(first)) => asking() == first,
@@ -217,7 +254,13 @@ impl LayerState {
     }
 
     fn names_caller(&self, operation: &Operation) -> bool {
-        self.scope.is_none() && operation.scope.contains(&ScopePart::Credential)
+        let is_name = |it: &ScopePart| {
+            matches!(
+                it,
+                ScopePart::Credential | ScopePart::Jwt(_) | ScopePart::TlsSubject
+            )
+        };
+        self.scope.is_none() && operation.scope.iter().any(is_name)
     }
 
     fn advice_in_doubt(&self, operation: &Operation, hold: &Hold) -> &'static str {

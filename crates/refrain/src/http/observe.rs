@@ -112,7 +112,7 @@ impl ObservedRequest {
             Ok(Err(TooLong)) => return report(Observed::WouldRefuse),
             Err(_) => return report(Observed::Unknown),
         };
-        let intent = match self.intent(&body) {
+        let intent = match self.intent(&body).await {
             Ok(Some(intent)) => intent,
             Ok(None) => return report(Observed::KeyMissing),
             Err(result) => return report(result),
@@ -142,7 +142,7 @@ impl ObservedRequest {
     }
 
     /// The intent of the request, in a scope of its own: observed records have no bodies, and must never be replayed.
-    fn intent(&self, body: &Bytes) -> Result<Option<Intent>, Observed> {
+    async fn intent(&self, body: &Bytes) -> Result<Option<Intent>, Observed> {
         let Self {
             shared,
             found,
@@ -160,7 +160,15 @@ impl ObservedRequest {
         let Some(key) = key.map_err(invalid)? else {
             return Ok(None);
         };
-        let mut intent = extract::intent(shared, found, key, head, body).map_err(invalid)?;
+        let claims = match shared.needs_token(operation) {
+            true => {
+                let verified = shared.verified_claims(operation, &head.headers).await;
+                Some(verified.map_err(|_| Observed::WouldRefuse)?)
+            }
+            false => None,
+        };
+        let mut intent =
+            extract::intent(shared, found, key, head, claims.as_ref(), body).map_err(invalid)?;
         intent.scope = scope(intent.scope);
         Ok(Some(intent))
     }

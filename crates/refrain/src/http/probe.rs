@@ -23,7 +23,7 @@ use super::{
 use crate::{
     Intent, Key, Operation, RecordId, Scope,
     engine::{Finding, Probe, ProbeSource, Unprobed},
-    key::ScopePart,
+    key::{CredentialPart, ScopePart},
     policy::{Match, Mode},
     record::{Doubt, History},
     store::Reading,
@@ -62,8 +62,34 @@ pub(super) type Nothing = http_body_util::Empty<Bytes>;
 
 /// Response of the service to a probe; without the body if it is over the cap.
 pub(super) struct ProbeResponse {
-    head: response::Parts,
-    body: Option<(Bytes, Option<Box<HeaderMap>>)>,
+    pub(super) head: response::Parts,
+    pub(super) body: Option<(Bytes, Option<Box<HeaderMap>>)>,
+}
+
+/// The headers of a duplicate that a probe carries.
+pub(super) fn asked_headers(headers: &HeaderMap) -> HeaderMap {
+    let mut headers = headers.clone();
+    NOT_ASKED.iter().for_each(|name| drop(headers.remove(name)));
+    headers
+}
+
+/// The request of a probe; `None` if a placeholder has no value. `record` is the identity of the record.
+pub(super) fn probe_request(
+    probe: &crate::policy::Probe,
+    found: &Match,
+    key: &Key,
+    record: Option<&str>,
+    headers: HeaderMap,
+) -> Option<Request<Body<Nothing>>> {
+    let target = probe.target(|name| match (name, found.value(name), record) {
+        ("key", _, _) => Some(key.as_str().as_bytes()),
+        ("record", None, Some(record)) => Some(record.as_bytes()),
+        (_, value, _) => value,
+    })?;
+    let request = Request::builder().method(Method::GET).uri(target);
+    let mut request = request.body(Body::full(Bytes::new())).ok()?;
+    *request.headers_mut() = headers;
+    Some(request)
 }
 
 /// Wraps any service as a target of probes.
@@ -124,8 +150,7 @@ impl HttpProbe {
         headers: &HeaderMap,
         record: impl FnOnce() -> RecordId,
     ) -> Self {
-        let mut headers = headers.clone();
-        NOT_ASKED.iter().for_each(|name| drop(headers.remove(name)));
+        let headers = asked_headers(headers);
         let is_named = found.operation.is_probed_by_record();
         Self {
             ask: ask.clone(),
@@ -138,17 +163,8 @@ impl HttpProbe {
 
     fn request(&self, intent: &Intent) -> Option<Request<Body<Nothing>>> {
         let probe = self.found.operation.probe.as_ref()?;
-        let target = probe.target(|name| match name {
-            "key" => Some(intent.key.as_str().as_bytes()),
-            name => match (name, &self.record) {
-                ("record", Some(record)) => Some(record.as_bytes()),
-                _ => self.found.value(name),
-            },
-        })?;
-        let request = Request::builder().method(Method::GET).uri(target);
-        let mut request = request.body(Body::full(Bytes::new())).ok()?;
-        *request.headers_mut() = self.headers.clone();
-        Some(request)
+        let (record, headers) = (self.record.as_deref(), self.headers.clone());
+        probe_request(probe, &self.found, &intent.key, record, headers)
     }
 
     async fn send_probe(&self, intent: &Intent) -> Option<Finding> {
@@ -262,7 +278,7 @@ impl LayerState {
 
 /// Whether a request without a known credential had none at all, as far as the policy can tell.
 fn shows_every_credential(operation: &Operation) -> bool {
-    let usual = Operation::default().credential;
+    let usual = CredentialPart::default_list();
     let mut usual = usual.iter();
     usual.all(|part| operation.credential.contains(part))
 }
@@ -271,6 +287,7 @@ fn shows_every_credential(operation: &Operation) -> bool {
 fn keeps_scope(operation: &Operation) -> bool {
     let is_kept = |part: &ScopePart| match part {
         ScopePart::Header(name) => name == header::HOST.as_str(),
+        ScopePart::Jwt(_) | ScopePart::TlsSubject => false,
         _ => true,
     };
     operation.scope.iter().all(is_kept)

@@ -19,6 +19,9 @@ use crate::{
 /// Default path of the pages that the `type` of problems points to.
 pub const PROBLEMS_PATH: &str = "/.well-known/refrain/problems/";
 
+/// Challenge to a client whose token is missing or invalid (RFC 6750).
+const CHALLENGE: HeaderValue = HeaderValue::from_static("Bearer error=\"invalid_token\"");
+
 /// Kind of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Code {
@@ -46,6 +49,10 @@ pub enum Code {
     RequestTooLarge,
     /// The signature is missing or invalid.
     SignatureInvalid,
+    /// The token is missing or invalid.
+    TokenInvalid,
+    /// It could not be confirmed who the caller is.
+    CallerUnconfirmed,
     /// The memory budget for bodies is used up.
     OverBudget,
     /// The request is malformed or ambiguous.
@@ -66,7 +73,7 @@ pub enum Code {
 
 impl Code {
     /// All codes.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 22] = [
         Self::InFlight,
         Self::KeyReused,
         Self::KeyMissing,
@@ -79,6 +86,8 @@ impl Code {
         Self::StoreUnavailable,
         Self::RequestTooLarge,
         Self::SignatureInvalid,
+        Self::TokenInvalid,
+        Self::CallerUnconfirmed,
         Self::OverBudget,
         Self::RequestMalformed,
         Self::RequestTimeout,
@@ -125,6 +134,8 @@ impl Code {
             Self::StoreUnavailable => "store-unavailable",
             Self::RequestTooLarge => "request-too-large",
             Self::SignatureInvalid => "signature-invalid",
+            Self::TokenInvalid => "token-invalid",
+            Self::CallerUnconfirmed => "caller-unconfirmed",
             Self::OverBudget => "over-budget",
             Self::RequestMalformed => "request-malformed",
             Self::RequestTimeout => "request-timeout",
@@ -157,6 +168,8 @@ impl Code {
             Self::StoreUnavailable => page!("store-unavailable"),
             Self::RequestTooLarge => page!("request-too-large"),
             Self::SignatureInvalid => page!("signature-invalid"),
+            Self::TokenInvalid => page!("token-invalid"),
+            Self::CallerUnconfirmed => page!("caller-unconfirmed"),
             Self::OverBudget => page!("over-budget"),
             Self::RequestMalformed => page!("request-malformed"),
             Self::RequestTimeout => page!("request-timeout"),
@@ -184,6 +197,8 @@ impl Code {
             Self::StoreUnavailable => "The record of this key cannot be read",
             Self::RequestTooLarge => "The request body is too large",
             Self::SignatureInvalid => "The signature of the request is missing or invalid",
+            Self::TokenInvalid => "The token of the request is missing or invalid",
+            Self::CallerUnconfirmed => "It could not be confirmed who sent the request",
             Self::OverBudget => "Too many request bodies are held in memory",
             Self::RequestMalformed => "The request is malformed",
             Self::RequestTimeout => "The request did not arrive in time",
@@ -207,13 +222,15 @@ impl Code {
             Self::UpstreamUnreachable | Self::UpstreamFailed => StatusCode::BAD_GATEWAY,
             Self::UpstreamTimeout => StatusCode::GATEWAY_TIMEOUT,
             Self::KeyExpired => StatusCode::GONE,
-            Self::StoreUnavailable | Self::OverBudget => StatusCode::SERVICE_UNAVAILABLE,
+            Self::StoreUnavailable | Self::OverBudget | Self::CallerUnconfirmed => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Self::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::TargetTooLong => StatusCode::URI_TOO_LONG,
             Self::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::MethodUnsupported => StatusCode::NOT_IMPLEMENTED,
             Self::RequestTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::SignatureInvalid => StatusCode::UNAUTHORIZED,
+            Self::SignatureInvalid | Self::TokenInvalid => StatusCode::UNAUTHORIZED,
         }
     }
 
@@ -222,9 +239,11 @@ impl Code {
     pub fn advice(self) -> &'static str {
         match self {
             Self::InFlight | Self::OverBudget => "wait",
-            Self::UpstreamUnreachable | Self::StoreUnavailable | Self::RequestTimeout => {
-                "reuse-key"
-            }
+            Self::UpstreamUnreachable
+            | Self::StoreUnavailable
+            | Self::RequestTimeout
+            | Self::TokenInvalid
+            | Self::CallerUnconfirmed => "reuse-key",
             Self::KeyReused
             | Self::KeyMissing
             | Self::KeyInvalid
@@ -260,6 +279,8 @@ impl From<Code> for Decision {
             Code::StoreUnavailable => Self::StoreUnavailable,
             Code::RequestTooLarge => Self::RequestTooLarge,
             Code::SignatureInvalid => Self::SignatureInvalid,
+            Code::TokenInvalid => Self::TokenInvalid,
+            Code::CallerUnconfirmed => Self::CallerUnconfirmed,
             Code::OverBudget => Self::OverBudget,
             Code::RequestMalformed
             | Code::TargetTooLong
@@ -349,6 +370,9 @@ impl Problem {
         if let Ok(link) = HeaderValue::try_from(format!("<{page}>; rel=\"describedby\"")) {
             headers.insert(header::LINK, link);
         }
+        if self.code == Code::TokenInvalid {
+            headers.insert(header::WWW_AUTHENTICATE, CHALLENGE);
+        }
         if let Some(after) = self.retry_after {
             let seconds = after.as_millis().div_ceil(1_000).max(1);
             let seconds = u64::try_from(seconds).unwrap_or(u64::MAX);
@@ -421,6 +445,12 @@ pub(super) fn over_budget() -> Problem {
 /// The claim failed, because of the store or the receipts.
 pub(super) fn no_store() -> Problem {
     unavailable("Nothing was executed. Send the same request with the same key again.")
+}
+
+/// The keys of a token are not available, or the upstream did not say whether the caller may see a replay.
+pub(super) fn unconfirmed() -> Problem {
+    let detail = "Nothing was executed, and nothing was replayed. Send the same request with the same key again.";
+    Problem::new(Code::CallerUnconfirmed, detail).with_retry_after(Duration::from_secs(1))
 }
 
 /// The operation must be audited, and there is no audit log.

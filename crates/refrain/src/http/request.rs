@@ -9,6 +9,9 @@
 //!  LookingUp --> Replied
 //! ```
 //!
+//! With `scope = "jwt:CLAIM"`, `Verifying` comes before the body is read, or before the claim if the key is in the body.
+//! With `replay_probe`, `Confirming` comes between a claim that finds an outcome and the reply.
+//!
 //! Any state before `Running` can end in `Replied` with a problem. Most requests need no waiting before they run: the body
 //! has arrived, and the store replies at once. Such a request skips `ReadingBody` and `Claiming`, without a future for them.
 
@@ -33,6 +36,7 @@ use tower_service::Service;
 use super::{
     Decision, REFRAIN_OUTCOME,
     body::{Body, Carried, Guarded, OverBudget, Share, add_record, marked},
+    caller::{self, Confirmation},
     capture::{BodyReader, ReadBody, ReadResult},
     extract::{self, HeadKey},
     layer::LayerState,
@@ -46,11 +50,14 @@ use super::{
     streamed,
 };
 use crate::{
-    Error, ErrorKind, Intent, Key, Operation, Outcome, RecordId, Verdict,
+    Engine, Error, ErrorKind, Intent, Key, Operation, Outcome, RecordId, Scope, Verdict,
     engine::{ClaimReply, ClaimResult, Count, Guard},
+    jwt::VerifiedClaims,
     policy::{Match, Mode, OnStoreFailure},
     record::Doubt,
 };
+
+mod callers;
 
 type NextState<F, R, E> = Pin<Box<dyn Future<Output = RequestState<F, R, E>> + Send>>;
 
@@ -74,6 +81,13 @@ pin_project! {
         /// Known: the operation, and the key if the head has one. The body has not arrived completely.
         /// Durable: nothing. A disconnect ends the request.
         ReadingBody { next: NextState<F, R, E> },
+        /// Known: the operation and the key. The token of the request is verified, for which keys may have to be fetched;
+        /// or a record of an earlier version is looked for.
+        /// Durable: nothing. A disconnect ends the request.
+        Verifying { next: NextState<F, R, E> },
+        /// Known: the outcome of the first request. The upstream is asked whether the caller may see it.
+        /// Durable: as before. A disconnect ends the request.
+        Confirming { next: NextState<F, R, E> },
         /// Known: key, scope, fingerprint and credential. The store has not replied, or a request in flight is waited for.
         /// Durable: perhaps the claim. A disconnect releases it, because nothing was executed for it.
         Claiming { next: NextState<F, R, E>, waited: Arc<AtomicBool> },
@@ -146,6 +160,8 @@ where
                     ready!(polled)
                 }
                 StateProjection::ReadingBody { next }
+                | StateProjection::Verifying { next }
+                | StateProjection::Confirming { next }
                 | StateProjection::Unclaimed { next }
                 | StateProjection::LookingUp { next }
                 | StateProjection::Observing { next } => ready!(next.as_mut().poll(context)),
@@ -195,6 +211,8 @@ pub(super) struct MatchedRequest<S> {
     pub(super) inner: S,
     pub(super) found: Match,
     pub(super) head: Parts,
+    /// The claims of its token, once it was verified.
+    pub(super) claims: Option<Box<VerifiedClaims>>,
     /// When the request began, or its body was read.
     pub(super) since: Instant,
 }
@@ -224,8 +242,19 @@ impl<S> MatchedRequest<S> {
             Ok(HeadKey::NeedsBody) => None,
             Err(error) => return self.refuse(&problem::invalid_key(&error)),
         };
+        if key.is_some() && self.needs_verifying() {
+            return self.verify(|request| request.read_body(key, body));
+        }
+        self.read_body(key, body)
+    }
+
+    /// Reads the body; `key` is the key in the head.
+    fn read_body<B: Carried, R: Carried>(self, key: Option<Key>, body: B) -> StateOf<S, B, R>
+    where
+        S: Guarded<B, R>,
+    {
         let share = Share::refusable(&self.shared.budget);
-        let bytes_max = self.shared.request_bytes_max(operation);
+        let bytes_max = self.shared.request_bytes_max(&self.found.operation);
         let mut reading = BodyReader::new(body, bytes_max, share);
         if let Poll::Ready(read) = poll_once(&mut reading) {
             return self.body_read(key, read);
@@ -238,7 +267,7 @@ impl<S> MatchedRequest<S> {
         RequestState::ReadingBody { next }
     }
 
-    /// Claims, now that the body was read; `key` is the key in the head.
+    /// Finds the key and claims, now that the body was read; `key` is the key in the head.
     fn body_read<B: Carried, R: Carried>(
         self,
         key: Option<Key>,
@@ -253,13 +282,31 @@ impl<S> MatchedRequest<S> {
             Err(error) if error.is::<OverBudget>() => return self.refuse(&self.over_budget()),
             Err(error) => return self.refuse(&problem::unreadable(&error)),
         };
-        let intent = match self.intent(key, &body.bytes) {
-            Ok(Some(intent)) => intent,
+        let key = match self.key(key, &body.bytes) {
+            Ok(Some(key)) => key,
             Ok(None) => return self.pass(body.into_body::<B>(None), Decision::Passed),
             Err(problem) => return self.refuse(&problem),
         };
+        match self.needs_verifying() {
+            true => self.verify(|request| request.claim::<B, R>(key, body)),
+            false => self.claim::<B, R>(key, body),
+        }
+    }
+
+    fn send_claim<B: Carried, R: Carried>(
+        self,
+        mut intent: Box<Intent>,
+        body: ReadBody,
+    ) -> StateOf<S, B, R>
+    where
+        S: Guarded<B, R>,
+    {
         let engine = &self.shared.engine;
         let record = engine.record_id(&intent);
+        if let (Some(_), Some(ask)) = (&self.found.operation.probe, &self.shared.probes) {
+            let probe = HttpProbe::new(ask, &self.found, &self.head.headers, || record);
+            intent.probe = Some(Arc::new(probe));
+        }
         let mut claim = engine.send_claim(intent, record, self.since);
         if let Poll::Ready(claimed) = poll_once(&mut claim) {
             return self.claimed::<B, R>(claimed, record, body);
@@ -280,7 +327,7 @@ impl<S> MatchedRequest<S> {
     }
 
     /// Executes the operation if the claim was granted, and otherwise replies.
-    fn claimed<B: Carried, R: Carried>(
+    fn confirmed<B: Carried, R: Carried>(
         self,
         claimed: ClaimResult,
         record: RecordId,
@@ -454,12 +501,8 @@ impl<S> MatchedRequest<S> {
         self.head.method == Method::HEAD
     }
 
-    /// The intent of the request; `None` if it has no key, and needs none.
-    fn intent(
-        &self,
-        in_head: Option<Key>,
-        body: &Bytes,
-    ) -> Result<Option<Box<Intent>>, Box<Problem>> {
+    /// The key of the request; `None` if it has no key, and needs none.
+    fn key(&self, in_head: Option<Key>, body: &Bytes) -> Result<Option<Key>, Box<Problem>> {
         let (operation, head) = (&*self.found.operation, &self.head);
         extract::verify(&self.shared, operation, &head.headers, body)
             .map_err(|why| Problem::new(Code::SignatureInvalid, format!("{why}.")))?;
@@ -469,22 +512,20 @@ impl<S> MatchedRequest<S> {
                 .find_key(body)
                 .map_err(|error| problem::invalid_key(&error))?,
         };
-        let key = match key {
-            Some(key) => key,
-            None if operation.required => return Err(Box::new(problem::no_key(operation))),
-            None => return Ok(None),
-        };
-        let mut intent = extract::intent(&self.shared, &self.found, key, head, body)
+        match key {
+            None if operation.required => Err(Box::new(problem::no_key(operation))),
+            key => Ok(key),
+        }
+    }
+
+    fn intent(&self, key: Key, body: &Bytes) -> Result<Box<Intent>, Box<Problem>> {
+        let (operation, claims) = (&*self.found.operation, self.claims.as_deref());
+        let mut intent = extract::intent(&self.shared, &self.found, key, &self.head, claims, body)
             .map_err(|error| problem::invalid_key(&error))?;
         if operation.is_audited() {
             intent.audit = Some(operation.name.as_str().into());
         }
-        if let (Some(_), Some(ask)) = (&operation.probe, &self.shared.probes) {
-            let record = || self.shared.engine.record_id(&intent);
-            let probe = HttpProbe::new(ask, &self.found, &head.headers, record);
-            intent.probe = Some(Arc::new(probe));
-        }
-        Ok(Some(Box::new(intent)))
+        Ok(Box::new(intent))
     }
 
     fn find_key(&self, body: &Bytes) -> Result<Option<Key>, Error> {

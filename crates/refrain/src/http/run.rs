@@ -354,7 +354,7 @@ impl<R: Carried> StartedResponse<R> {
 
     /// Whether the body is sent while it is recorded. An empty rest is not: such a response is sent once it is stored.
     fn is_streamed(&self, operation: &Operation) -> bool {
-        operation.reply == Reply::Streamed
+        streams(operation, &self.head.headers)
             && self.ending == Ending::Keep
             && !self.may_be_ours
             && !self.body.is_end_stream()
@@ -430,6 +430,26 @@ where
 
 fn lost<E>(reason: Reason) -> CallError<E> {
     CallError::Failure(Failure::Lost(reason))
+}
+
+/// Whether the policy lets such a response be sent while it is recorded.
+fn streams(operation: &Operation, headers: &HeaderMap) -> bool {
+    match operation.reply {
+        Reply::Stored => false,
+        Reply::Streamed => true,
+        // As the policy requires of `streamed`: no receipt decides, and the lease can be renewed before the deadline.
+        Reply::Auto => {
+            is_event_stream(headers)
+                && !operation.is_receipted()
+                && operation.terms.settle_after >= operation.terms.lease
+        }
+    }
+}
+
+fn is_event_stream(headers: &HeaderMap) -> bool {
+    let media_type = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let essence = media_type.and_then(|it| it.split(|byte| *byte == b';').next());
+    essence.is_some_and(|it| it.trim_ascii().eq_ignore_ascii_case(b"text/event-stream"))
 }
 
 /// How a response ends the claim, as far as its head shows.

@@ -27,6 +27,7 @@ use super::{
 use crate::{
     Error, ErrorKind, Key, Operation, RecordId, Result,
     engine::ProbeSource,
+    jwt::VerifiedClaims,
     policy::{Match, Mode},
     receipts::{Standing, Witness},
 };
@@ -98,6 +99,7 @@ where
             inner: self.take_ready(),
             found,
             head,
+            claims: None,
             since,
         };
         // Starts at once, without waiting for the first poll.
@@ -266,10 +268,17 @@ impl RefrainLayer {
             return;
         }
         let LayerState { engine, policy, .. } = &*self.shared;
-        let has_probe = |operation: &Operation| operation.probe.is_some();
+        let has_probe = |it: &Operation| it.probe.is_some() || it.replay_probe.is_some();
         if self.shared.probes.is_none() && policy.operations().any(has_probe) {
             tracing::warn!(
-                "the policy has a `probe`, but no service answers it; set one with `RefrainLayer::with_probes`"
+                "the policy has a `probe` or a `replay_probe`, but no service answers it; set one with `RefrainLayer::with_probes`"
+            );
+        }
+        let is_unverified = |it: &Operation| self.shared.needs_token(it);
+        if self.shared.jwt.is_none() && policy.operations().any(is_unverified) {
+            report_loudly(
+                "the policy has a scope with `jwt:`, but nothing verifies tokens, so every request is refused; \
+                 set the keys with `RefrainLayer::with_jwt`",
             );
         }
         let is_blind =
@@ -384,6 +393,7 @@ pub struct Located {
 
 impl RefrainLayer {
     /// Returns the record of a request, with the scope and key that the layer would use; `key` overrides the request's own.
+    /// The token of the request is not verified: it may have expired.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] if the policy guards no such operation, or if key or scope are missing or invalid.
@@ -404,7 +414,9 @@ impl RefrainLayer {
             None => sent()?,
         };
         let key = key.ok_or_else(|| invalid("the request has no key; pass one".into()))?;
-        let mut intent = extract::intent(&self.shared, &found, key, head, body)?;
+        let claims = self.unverified_claims(operation, &head.headers)?;
+        let claims = claims.as_ref();
+        let mut intent = extract::intent(&self.shared, &found, key, head, claims, body)?;
         if operation.mode == Mode::Observe {
             intent.scope = observe::scope(intent.scope);
         }
@@ -412,6 +424,25 @@ impl RefrainLayer {
             operation: operation.name.clone(),
             record: self.shared.engine.record_id(&intent),
         })
+    }
+}
+
+impl RefrainLayer {
+    /// The claims of a request's token, which is not verified, if the scope of its operation needs them.
+    fn unverified_claims(
+        &self,
+        operation: &Operation,
+        headers: &HeaderMap,
+    ) -> Result<Option<VerifiedClaims>> {
+        match &self.shared.jwt {
+            Some(verifier) if self.shared.needs_token(operation) => {
+                let claims = verifier.read_unverified(headers);
+                let header = &verifier.settings().header;
+                let message = |why| format!("{why}; pass the header {header} of the request");
+                claims.map(Some).map_err(|why| invalid(message(why)))
+            }
+            _ => Ok(None),
+        }
     }
 }
 

@@ -5,6 +5,9 @@ use std::{fmt, str::FromStr, time::Duration};
 use super::{Pointer, Template, header_name};
 use crate::{Error, ErrorKind, Result};
 
+/// The name of a part that is the subject of the client's certificate.
+pub(crate) const TLS_SUBJECT: &str = "tls:subject";
+
 /// Where the key of a request comes from.
 ///
 /// Body members are looked up regardless of the content type: a policy that names a member expects JSON,
@@ -64,6 +67,8 @@ pub enum ScopePart {
     Jwt(String),
     /// `path:NAME`: a named segment of the matched path.
     Path(String),
+    /// `tls:subject`: the subject of the client's verified certificate.
+    TlsSubject,
     /// `route`: the operation itself.
     Route,
     /// `none`: all callers share one namespace.
@@ -77,6 +82,32 @@ pub enum CredentialPart {
     Header(String),
     /// `cookie:NAME`: the value of one cookie.
     Cookie(String),
+    /// `tls:subject`: the subject of the client's verified certificate.
+    TlsSubject,
+}
+
+impl CredentialPart {
+    /// The headers of the default list, in lower case.
+    const DEFAULT: [&str; 3] = ["authorization", "x-api-key", "cookie"];
+
+    /// The sources that an operation names by default.
+    pub(crate) fn default_list() -> Vec<Self> {
+        let headers = Self::DEFAULT.into_iter();
+        headers.map(|name| Self::Header(name.into())).collect()
+    }
+
+    /// Whether these are the default sources, in any order.
+    pub(crate) fn are_default(parts: &[Self]) -> bool {
+        let mut names = Self::DEFAULT.into_iter();
+        parts.len() == Self::DEFAULT.len() && names.all(|name| parts.iter().any(|it| *it == *name))
+    }
+}
+
+/// Compares with the name of a header, in lower case.
+impl PartialEq<str> for CredentialPart {
+    fn eq(&self, header: &str) -> bool {
+        matches!(self, Self::Header(name) if name == header)
+    }
 }
 
 impl FromStr for ScopePart {
@@ -90,10 +121,11 @@ impl FromStr for ScopePart {
             Some(("header", name)) => header_name(name).map(Self::Header),
             Some(("jwt", claim)) if !claim.is_empty() => Ok(Self::Jwt(claim.into())),
             Some(("path", name)) if !name.is_empty() => Ok(Self::Path(name.into())),
+            Some(("tls", "subject")) => Ok(Self::TlsSubject),
             _ => Err(Error::new(
                 ErrorKind::Invalid,
                 format!(
-                    "invalid scope `{text}`; write credential, header:NAME, jwt:CLAIM, path:NAME, route or none"
+                    "invalid scope `{text}`; write credential, header:NAME, jwt:CLAIM, path:NAME, tls:subject, route or none"
                 ),
             )),
         }
@@ -107,6 +139,7 @@ impl fmt::Display for ScopePart {
             Self::Header(name) => write!(f, "header:{name}"),
             Self::Jwt(claim) => write!(f, "jwt:{claim}"),
             Self::Path(name) => write!(f, "path:{name}"),
+            Self::TlsSubject => f.write_str(TLS_SUBJECT),
             Self::Route => f.write_str("route"),
             Self::None => f.write_str("none"),
         }
@@ -120,9 +153,12 @@ impl FromStr for CredentialPart {
         match text.split_once(':') {
             Some(("header", name)) => header_name(name).map(Self::Header),
             Some(("cookie", name)) if !name.is_empty() => Ok(Self::Cookie(name.into())),
+            Some(("tls", "subject")) => Ok(Self::TlsSubject),
             _ => Err(Error::new(
                 ErrorKind::Invalid,
-                format!("invalid credential part `{text}`; write header:NAME or cookie:NAME"),
+                format!(
+                    "invalid credential part `{text}`; write header:NAME, cookie:NAME or tls:subject"
+                ),
             )),
         }
     }
@@ -133,6 +169,7 @@ impl fmt::Display for CredentialPart {
         match self {
             Self::Header(name) => write!(f, "header:{name}"),
             Self::Cookie(name) => write!(f, "cookie:{name}"),
+            Self::TlsSubject => f.write_str(TLS_SUBJECT),
         }
     }
 }

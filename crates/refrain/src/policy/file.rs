@@ -10,16 +10,23 @@ use std::{
 use serde::{Serialize, Serializer};
 
 use super::{Address, Operation, Policy, Warning, warning};
-use crate::store::embedded::Durability;
+use crate::{Encryption, jwt::JwtSettings, store::embedded::Durability};
 
 mod authorization;
 pub use authorization::AuthorizationScheme;
 
 mod draft;
 
+mod encryption;
+
 mod forms;
 
+mod jwt;
+
 mod given;
+
+mod network;
+pub use network::Network;
 
 mod problem;
 use problem::Report;
@@ -40,6 +47,9 @@ mod table;
 
 mod telemetry;
 pub use telemetry::{AccessLogSettings, AccessLogTarget, TraceSettings};
+
+mod tls;
+pub use tls::{ClientAuth, TlsSettings};
 
 mod typed;
 
@@ -75,18 +85,26 @@ pub struct Settings {
     pub admin: SocketAddr,
     /// Further host names of the admin listener on a loopback address, in lower case.
     pub admin_hosts: Vec<String>,
-    /// URL of the upstream service: scheme and authority, without a trailing slash.
+    /// URL of the upstream service: scheme, authority and base path, without a trailing slash.
     pub upstream: Option<String>,
     /// Store for the records. Of two, the first is a cache of outcomes in front of the second.
     pub store: Vec<Address>,
     /// When a `file:` store acknowledges a write.
     pub durability: Durability,
+    /// Keys of the store's records, from `[encryption]`; `None` if they are not encrypted.
+    pub encryption: Option<Encryption>,
     /// Configured directory of the audit log; see [`audit_folder`](Self::audit_folder) for the default.
     pub audit_log: Option<PathBuf>,
     /// URL prefix of the `type` of problem responses, with a trailing slash.
     pub problems: String,
     /// Limits and timeouts of the proxy.
     pub proxy: ProxySettings,
+    /// TLS towards clients of the proxy; `None` for plain HTTP.
+    pub tls: Option<TlsSettings>,
+    /// TLS of the admin listener; `None` for plain HTTP.
+    pub admin_tls: Option<TlsSettings>,
+    /// Proxies in front of this one whose forwarding headers are believed, from `[proxy]`.
+    pub trusted_proxies: Vec<Network>,
     /// Access log of the proxy, from `[proxy]`; `None` if there is none.
     pub access_log: Option<AccessLogSettings>,
     /// Traces of the proxy, from `[proxy]`; `None` if there are none.
@@ -95,6 +113,8 @@ pub struct Settings {
     pub workers: Vec<WorkerSettings>,
     /// Outboxes, and the brokers that their messages are published to.
     pub relays: Vec<RelaySettings>,
+    /// Which tokens are valid, from `[jwt]`; `None` if no scope is made of claims, or secrets were not read.
+    pub jwt: Option<JwtSettings>,
     /// Guarded operations and their settings.
     #[serde(rename = "operations", serialize_with = "as_operations")]
     pub policy: Policy,
@@ -119,6 +139,8 @@ pub enum Secrets<'a> {
     Workers(&'a [String]),
     /// The relays of these names; without names, all relays.
     Relays(&'a [String]),
+    /// No part: only the settings that are no secrets, such as `admin`.
+    Nothing,
 }
 
 impl File {
@@ -203,7 +225,7 @@ fn resolved(
 
 impl Secrets<'_> {
     fn has_store(self) -> bool {
-        !matches!(self, Self::Relays(_))
+        !matches!(self, Self::Relays(_) | Self::Nothing)
     }
 
     fn has_operations(self) -> bool {
@@ -250,7 +272,11 @@ impl Settings {
     /// Returns warnings about valid but probably unintended settings of operations and workers.
     pub fn warnings(&self) -> impl Iterator<Item = Warning> {
         let workers = self.workers.iter().flat_map(warning::of_worker);
-        self.policy.warnings().chain(workers)
+        let tokens = self
+            .jwt
+            .iter()
+            .flat_map(|jwt| warning::of_tokens(jwt, &self.policy));
+        self.policy.warnings().chain(workers).chain(tokens)
     }
 }
 
@@ -263,12 +289,17 @@ impl fmt::Debug for Settings {
             .field("upstream", &self.upstream)
             .field("store", &self.store)
             .field("durability", &self.durability)
+            .field("encryption", &self.encryption)
             .field("audit_log", &self.audit_log)
             .field("problems", &self.problems)
+            .field("tls", &self.tls)
+            .field("admin_tls", &self.admin_tls)
+            .field("trusted_proxies", &self.trusted_proxies)
             .field("access_log", &self.access_log)
             .field("traces", &self.traces)
             .field("workers", &self.workers)
             .field("relays", &self.relays)
+            .field("jwt", &self.jwt)
             .field("policy", &self.policy)
             .finish()
     }

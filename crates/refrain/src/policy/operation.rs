@@ -66,6 +66,9 @@ pub struct Operation {
     pub credential: Vec<CredentialPart>,
     /// Callers that may receive a replay.
     pub replay_to: ReplayTo,
+    /// Request that asks the upstream, before a replay and with the duplicate's own headers, whether the caller may see it.
+    #[serde(serialize_with = "as_optional_text")]
+    pub replay_probe: Option<Probe>,
     /// Parts of the request that a retry must repeat unchanged.
     #[serde(serialize_with = "as_texts")]
     pub fingerprint: Vec<fingerprint::Part>,
@@ -155,8 +158,10 @@ pub enum ReplayTo {
 #[cfg_attr(feature = "policy-file", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Reply {
-    /// After its outcome is durable.
+    /// An event stream (`text/event-stream`) while it arrives, any other response after its outcome is durable.
     #[default]
+    Auto,
+    /// After its outcome is durable.
     Stored,
     /// While it arrives from the upstream; the outcome is recorded at the same time.
     Streamed,
@@ -310,12 +315,26 @@ impl Operation {
         self.class == Some(Class::Monetary) && self.mode == Mode::Enforce && !self.is_audited()
     }
 
-    /// Whether its probe names the record, so that its requests carry `Refrain-Record`.
+    /// Whether a probe names the record, so that its requests carry `Refrain-Record`.
     #[must_use]
     pub fn is_probed_by_record(&self) -> bool {
         let is_record = |place: &str| place == RECORD_PLACE;
-        let is_probed = |probe: &Probe| probe.places().any(is_record);
-        self.probe.as_ref().is_some_and(is_probed) && !self.pattern.names().any(is_record)
+        let mut probes = self.probe.iter().chain(&self.replay_probe);
+        probes.any(|probe| probe.places().any(is_record)) && !self.pattern.names().any(is_record)
+    }
+
+    /// Whether its scope has a claim of a token, so that its requests need one.
+    #[must_use]
+    pub fn needs_token(&self) -> bool {
+        let mut parts = self.scope.iter();
+        self.guarded && parts.any(|part| matches!(part, ScopePart::Jwt(_)))
+    }
+
+    /// Whether its scope or its credential is the subject of the client's certificate.
+    #[must_use]
+    pub fn needs_client_certificate(&self) -> bool {
+        self.scope.contains(&ScopePart::TlsSubject)
+            || self.credential.contains(&CredentialPart::TlsSubject)
     }
 
     /// Whether receipts decide its unknown outcomes.
@@ -346,7 +365,6 @@ impl Default for Operation {
     /// `POST *` with default settings.
     fn default() -> Self {
         let pattern = Pattern::every_path("POST");
-        let header = |name: &str| CredentialPart::Header(name.into());
         Self {
             name: pattern.to_string(),
             pattern,
@@ -359,12 +377,9 @@ impl Default for Operation {
             syntax: Syntax::default(),
             required: false,
             scope: vec![ScopePart::Credential],
-            credential: vec![
-                header("authorization"),
-                header("x-api-key"),
-                header("cookie"),
-            ],
+            credential: CredentialPart::default_list(),
             replay_to: ReplayTo::default(),
+            replay_probe: None,
             fingerprint: fingerprint::Part::DEFAULT.to_vec(),
             terms: Terms::default(),
             keep: Vec::new(),

@@ -3,7 +3,7 @@
 use std::{ops::RangeInclusive, time::Duration};
 
 use super::{
-    OnStoreFailure, Operation, Reply, Statuses, Terms,
+    OnStoreFailure, Operation, Probe, Reply, Statuses, Terms,
     probe::{KEY_PLACE, RECORD_PLACE},
     signature::{SECRETS_MAX, is_timed},
     terms::WAITING_MAX,
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     fingerprint::Part,
-    key::{ScopePart, Source},
+    key::{ScopePart, Source, TLS_SUBJECT},
 };
 
 /// A violated rule.
@@ -74,6 +74,7 @@ pub(super) fn faults(operation: &Operation) -> Vec<RuleFault> {
     statuses(operation, &mut faults);
     headers(operation, &mut faults);
     probe(operation, &mut faults);
+    replay_probe(operation, &mut faults);
     streamed(operation, &mut faults);
     receipts(operation, &mut faults);
     signature(operation, &mut faults);
@@ -230,22 +231,33 @@ fn key_and_scope(operation: &Operation, faults: &mut Vec<RuleFault>) {
     }
     for part in &operation.scope {
         match part {
-            ScopePart::Jwt(_) => faults.push(fault(
-                &["scope"],
-                format!("`{part}` needs verified claims, which this version does not support"),
-                "write \"credential\", which uses issuer and subject of a bearer token as the namespace",
-            )),
             ScopePart::Path(name) if !operation.pattern.names().any(|other| other == name) => {
                 let pattern = &operation.pattern;
                 faults.push(fault(
                     &["scope"],
                     format!("`{part}` names a segment that `{pattern}` does not have"),
-                    format!("write {{{name}}} in the operation's `match`, and `scope` in that operation"),
+                    format!(
+                        "write {{{name}}} in the operation's `match`, and `scope` in that operation"
+                    ),
                 ));
             }
             _ => {}
         }
     }
+}
+
+/// The violated rule of an operation that depends on certificates of clients, where clients may have none.
+pub(super) fn certificates(operation: &Operation) -> Option<RuleFault> {
+    if !operation.needs_client_certificate() {
+        return None;
+    }
+    let settings: &'static [&'static str] = match operation.scope.contains(&ScopePart::TlsSubject) {
+        true => &["scope"],
+        false => &["credential"],
+    };
+    let message = format!("`{TLS_SUBJECT}` needs a verified certificate of every client");
+    let help = "write client_ca = \"FILE\" in [tls], and do not set client_auth = \"optional\"";
+    Some(fault(settings, message, help))
 }
 
 fn statuses(operation: &Operation, faults: &mut Vec<RuleFault>) {
@@ -295,21 +307,42 @@ fn probe(operation: &Operation, faults: &mut Vec<RuleFault>) {
         }
         return;
     };
+    if probe.places().next().is_none() {
+        let message = format!("invalid probe `{probe}`: it is the same for every record");
+        let help = "write {key} where the key goes, or {record}";
+        faults.push(fault(&["probe"], message, help));
+    }
+    faults.extend(unknown_place(&["probe"], probe, operation));
+}
+
+fn replay_probe(operation: &Operation, faults: &mut Vec<RuleFault>) {
+    let Some(probe) = &operation.replay_probe else {
+        return;
+    };
+    faults.extend(unknown_place(&["replay_probe"], probe, operation));
+    if operation.lookup {
+        let message = "`lookup` tells the state of a key without asking the upstream, which `replay_probe` demands";
+        let help = "remove one of the two";
+        faults.push(fault(&["lookup", "replay_probe"], message, help));
+    }
+}
+
+fn unknown_place(
+    settings: &'static [&'static str],
+    probe: &Probe,
+    operation: &Operation,
+) -> Option<RuleFault> {
     let is_known = |place: &&str| {
         [KEY_PLACE, RECORD_PLACE].contains(place)
             || operation.pattern.names().any(|name| name == *place)
     };
-    if let Some(place) = probe.places().find(|place| !is_known(place)) {
-        let pattern = &operation.pattern;
-        let message = format!(
-            "the probe's {{{place}}} is neither the key, nor the record, nor a segment of `{pattern}`"
-        );
-        faults.push(fault(
-            &["probe"],
-            message,
-            "write {key}, {record}, or a name that `match` has",
-        ));
-    }
+    let place = probe.places().find(|place| !is_known(place))?;
+    let pattern = &operation.pattern;
+    let message = format!(
+        "the probe's {{{place}}} is neither the key, nor the record, nor a segment of `{pattern}`"
+    );
+    let help = "write {key}, {record}, or a name that `match` has";
+    Some(fault(settings, message, help))
 }
 
 /// Each lease renewal of a streamed response extends its deadline by `settle_after`.

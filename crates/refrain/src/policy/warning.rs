@@ -6,8 +6,10 @@ use serde::Serialize;
 
 use super::{Operation, Terms, units::Span};
 #[cfg(feature = "policy-file")]
-use super::{WorkerSettings, schemes::Backend};
-use crate::key::{Sender, Source};
+use super::{Policy, WorkerSettings, schemes::Backend};
+#[cfg(feature = "policy-file")]
+use crate::jwt::{JwtKeys, JwtSettings};
+use crate::key::{CredentialPart, ScopePart, Sender, Source};
 
 /// Warning about a valid but probably unintended setting.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -63,6 +65,7 @@ pub(super) fn warnings(operation: &Operation) -> Vec<Warning> {
     late.into_iter()
         .chain(unsigned(operation))
         .chain(unaudited(operation))
+        .chain(changing_cookies(operation))
         .collect()
 }
 
@@ -106,6 +109,57 @@ pub(super) fn of_worker(worker: &WorkerSettings) -> Vec<Warning> {
         warnings.push(warning(message, help));
     }
     warnings
+}
+
+/// Returns the warnings about the tokens that are valid.
+#[cfg(feature = "policy-file")]
+pub(super) fn of_tokens(jwt: &JwtSettings, policy: &Policy) -> Vec<Warning> {
+    let warning = |message: &str, help: &str| Warning {
+        name: "[jwt]".into(),
+        message: message.into(),
+        help: help.into(),
+    };
+    let mut warnings = Vec::new();
+    if !policy.operations().any(Operation::needs_token) {
+        let message = "no operation has a scope with `jwt:`, so no token is verified";
+        warnings.push(warning(
+            message,
+            "write scope = \"jwt:sub\" where callers have tokens, or remove [jwt]",
+        ));
+    }
+    if jwt.issuers.is_empty() {
+        let message = "tokens of every issuer are valid whose keys are known";
+        warnings.push(warning(
+            message,
+            "write issuer = \"…\" as in the claim `iss` of your tokens",
+        ));
+    }
+    let is_local = |url: &str| {
+        ["127.0.0.1", "localhost", "[::1]"]
+            .iter()
+            .any(|host| url[7..].starts_with(host))
+    };
+    if let JwtKeys::Url(url) = &jwt.keys
+        && url.starts_with("http://")
+        && !is_local(url)
+    {
+        let message = "the keys are fetched without TLS: an attacker on the network can replace them and forge every token";
+        warnings.push(warning(message, "write an https:// URL in `jwks_url`"));
+    }
+    warnings
+}
+
+/// The whole header `Cookie` in the scope: its cookies may differ between two attempts of one request.
+fn changing_cookies(operation: &Operation) -> Option<Warning> {
+    let is_whole = operation.credential.iter().any(|part| *part == *"cookie");
+    let is_separating = is_whole && !CredentialPart::are_default(&operation.credential);
+    (is_separating && operation.scope.contains(&ScopePart::Credential)).then(|| Warning {
+        name: operation.name.clone(),
+        message: "the whole header Cookie separates the keys of callers: \
+                  a retry with another cookie is executed again"
+            .into(),
+        help: "name the cookie that identifies the caller, such as \"cookie:session\"".into(),
+    })
 }
 
 fn unaudited(operation: &Operation) -> Option<Warning> {

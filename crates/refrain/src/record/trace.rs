@@ -5,7 +5,7 @@
 //!
 //! - origin: length (2); if it is not 0: key digest (8), then operation, target, key and host,
 //!   each with its length (2), and empty if it is not kept; then scope digest (8).
-//!   Earlier releases wrote neither host nor scope digest
+//!   Earlier releases wrote neither host nor scope digest. Encrypted texts follow, see `trace/encrypted.rs`
 //! - events, each: kind (1), length of the rest (1), time (8), then by kind:
 //!   - 1, an attempt starts: epoch (4), counter (8), nonce (4), number (2), trace id of the caller (16), node
 //!   - 2, the outcome is unknown: reason (1)
@@ -23,6 +23,8 @@ use crate::{
     key::{KEY_BYTES_MAX, Key, Scope, Secret, hex_format},
     varint::Reader,
 };
+
+mod encrypted;
 
 const ATTEMPT: u8 = 1;
 const UNKNOWN: u8 = 2;

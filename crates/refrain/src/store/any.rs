@@ -9,20 +9,23 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::{
-    Census, Embedded, FACT, Guarantees, Memory, Page, Query, Reading, Store, Watch,
+    Census, Embedded, FACT, Guarantees, Memory, Page, Query, Reading, ScopeKeyPage, Store,
+    StoreEncryption, Watch,
     embedded::{self, Movable},
+    encrypting::not_configured,
 };
 use crate::{
-    Error, ErrorKind, Result,
+    Encryption, Error, ErrorKind, Result,
     key::{RecordId, Secret},
     policy::{
         redacted,
         schemes::{Backend, BackendId, alternatives, stores},
     },
-    record::{Claim, Erased, Fence, Settled, Settlement, Verdict},
+    record::{Claim, Erased, Fence, Origin, ScopeDigest, Settled, Settlement, State, Verdict},
 };
 
 /// Any store. Clones share the same store.
@@ -33,6 +36,10 @@ pub struct AnyStore {
     meter: Option<Arc<dyn Meter>>,
     /// Why the store may lose acknowledged writes.
     losses: Arc<str>,
+    /// The keys that encrypt records, if they are encrypted.
+    encrypting: Option<Arc<StoreEncryption>>,
+    /// Whether encrypted outcomes are returned as they are stored.
+    is_raw: bool,
 }
 
 impl AnyStore {
@@ -46,6 +53,8 @@ impl AnyStore {
             store: Arc::new(store),
             meter: None,
             losses: Arc::default(),
+            encrypting: None,
+            is_raw: false,
         }
     }
 
@@ -69,9 +78,97 @@ impl AnyStore {
         self
     }
 
+    /// [Encrypts](crate::encryption) records from now on, and decrypts those that are encrypted.
+    #[must_use]
+    pub fn with_encryption(mut self, keys: Encryption) -> Self {
+        let is_shared = self.store.guarantees().shared;
+        self.encrypting = Some(Arc::new(StoreEncryption::new(keys, is_shared)));
+        self
+    }
+
+    /// The same store without encryption: takes and returns records as they are stored. For callers that encrypt and
+    /// decrypt themselves, such as another process.
+    #[must_use]
+    pub fn as_stored(&self) -> Self {
+        Self {
+            encrypting: None,
+            is_raw: true,
+            ..self.clone()
+        }
+    }
+
+    /// The keys that encrypt and decrypt records, if there are any.
+    #[must_use]
+    pub fn encryption(&self) -> Option<&Encryption> {
+        self.encrypting.as_ref().map(|it| &it.keys)
+    }
+
+    pub(super) fn encrypting(&self) -> Option<&StoreEncryption> {
+        self.encrypting.as_deref()
+    }
+
+    pub(super) fn forget_scope_key(&self, scope: ScopeDigest) {
+        if let Some(encrypting) = &self.encrypting {
+            encrypting.forget(scope);
+        }
+    }
+
     /// Like [`Store::claim`]. The reply does not borrow the store, so that it can outlive its caller.
     pub(crate) fn send_claim(&self, claim: Claim) -> BoxedReply<'static, Verdict> {
-        self.store.clone().claim(claim, self.meter.clone())
+        let (meter, encrypting) = (self.meter.clone(), self.encrypting.clone());
+        let claiming = Claiming {
+            claim,
+            encrypting,
+            is_raw: self.is_raw,
+        };
+        self.store.clone().claim(claiming, meter)
+    }
+
+    /// Like [`Store::settle`], for a record of a known origin.
+    pub(crate) fn settle_of<'a>(
+        &'a self,
+        origin: &Origin,
+        id: RecordId,
+        fence: Fence,
+        end: Settlement,
+    ) -> impl Future<Output = Result<Settled>> + Send + use<'a> {
+        let settling: BoxedReply<'a, _> = match &self.encrypting {
+            Some(encrypting) if matches!(end, Settlement::Complete { .. }) => {
+                let scope = origin.scope_digest();
+                Box::pin(self.settle_encrypted(encrypting, scope, (id, fence), end))
+            }
+            _ => self.store.settle(id, fence, end),
+        };
+        metered(self.meter.as_ref(), Op::Settle, settling)
+    }
+
+    async fn settle_encrypted(
+        &self,
+        encrypting: &StoreEncryption,
+        scope: ScopeDigest,
+        (id, fence): (RecordId, Fence),
+        end: Settlement,
+    ) -> Result<Settled> {
+        let end = encrypting.settlement(&*self.store, scope, (id, fence), end);
+        self.store.settle(id, fence, end.await?).await
+    }
+
+    /// The scope of a record; zeros if it is not known.
+    async fn scope_of(&self, id: RecordId) -> Result<ScopeDigest> {
+        let found = self.store.read(id).await.map_err(Error::unapplied)?;
+        Ok(found.map_or(ScopeDigest::default(), |it| it.record.trace.scope_digest()))
+    }
+
+    /// Decrypts the records of a list. A record that cannot be decrypted stays as it is, so that it does not hide the others.
+    async fn decrypt_page(&self, encrypting: &StoreEncryption, page: &mut Page) {
+        for reading in &mut page.readings {
+            match encrypting.reading(&*self.store, reading.clone()).await {
+                Ok(decrypted) => *reading = decrypted,
+                Err(error) => {
+                    crate::log_rarely!(warn, %error, "cannot decrypt a record of a list");
+                }
+            }
+        }
     }
 
     /// Opens `memory:` or `file:DIR`.
@@ -197,12 +294,27 @@ fn report<T>(meter: Option<&Arc<dyn Meter>>, op: Op, reply: &Result<T>, asked: I
     }
 }
 
+/// Rejects an outcome that cannot be decrypted without a key.
+fn readable(verdict: Verdict, id: RecordId) -> Result<Verdict> {
+    match verdict {
+        Verdict::Replay(outcome) if outcome.is_encrypted() => Err(not_configured(id)),
+        verdict => Ok(verdict),
+    }
+}
+
+/// A claim, and what happens to an encrypted outcome.
+pub(super) struct Claiming {
+    claim: Claim,
+    encrypting: Option<Arc<StoreEncryption>>,
+    is_raw: bool,
+}
+
 /// Object-safe form of [`Store`].
-trait StoreObject: fmt::Debug + Send + Sync {
+pub(super) trait StoreObject: fmt::Debug + Send + Sync {
     /// Owns the store and reports its latency, so that the whole reply is one allocation.
     fn claim(
         self: Arc<Self>,
-        claim: Claim,
+        claiming: Claiming,
         meter: Option<Arc<dyn Meter>>,
     ) -> BoxedReply<'static, Verdict>;
     fn settle(&self, id: RecordId, fence: Fence, end: Settlement) -> BoxedReply<'_, Settled>;
@@ -212,6 +324,14 @@ trait StoreObject: fmt::Debug + Send + Sync {
     fn erase(&self, id: RecordId) -> BoxedReply<'_, Erased>;
     fn census(&self) -> BoxedReply<'_, Census>;
     fn sweep(&self, at_most: u32) -> BoxedReply<'_, u32>;
+    fn scope_key(&self, scope: ScopeDigest) -> BoxedReply<'_, Option<Bytes>>;
+    fn replace_scope_key(
+        &self,
+        scope: ScopeDigest,
+        expected: Option<Bytes>,
+        key: Bytes,
+    ) -> BoxedReply<'_, Option<Bytes>>;
+    fn scope_keys(&self, cursor: Option<u64>) -> BoxedReply<'_, ScopeKeyPage>;
     fn accepts_claims(&self) -> Result<()>;
     fn bytes_on_disk(&self) -> Option<u64>;
     fn guarantees(&self) -> Guarantees;
@@ -222,12 +342,28 @@ trait StoreObject: fmt::Debug + Send + Sync {
 impl<S: Store> StoreObject for S {
     fn claim(
         self: Arc<Self>,
-        claim: Claim,
+        claiming: Claiming,
         meter: Option<Arc<dyn Meter>>,
     ) -> BoxedReply<'static, Verdict> {
         Box::pin(async move {
-            let asked = Instant::now();
-            let reply = Store::claim(&*self, claim).await;
+            let Claiming {
+                claim,
+                encrypting,
+                is_raw,
+            } = claiming;
+            let (asked, id) = (Instant::now(), claim.id);
+            let reply = match encrypting {
+                // Boxed, so that claims without encryption do not carry its size.
+                Some(encrypting) => {
+                    let claiming = async { encrypting.claim(&*self, claim).await };
+                    Box::pin(claiming).await
+                }
+                None => Store::claim(&*self, claim).await,
+            };
+            let reply = match is_raw {
+                true => reply,
+                false => reply.and_then(|verdict| readable(verdict, id)),
+            };
             report(meter.as_ref(), Op::Claim, &reply, asked);
             reply
         })
@@ -261,6 +397,23 @@ impl<S: Store> StoreObject for S {
         Box::pin(Store::sweep(self, at_most))
     }
 
+    fn scope_key(&self, scope: ScopeDigest) -> BoxedReply<'_, Option<Bytes>> {
+        Box::pin(Store::scope_key(self, scope))
+    }
+
+    fn replace_scope_key(
+        &self,
+        scope: ScopeDigest,
+        expected: Option<Bytes>,
+        key: Bytes,
+    ) -> BoxedReply<'_, Option<Bytes>> {
+        Box::pin(Store::replace_scope_key(self, scope, expected, key))
+    }
+
+    fn scope_keys(&self, cursor: Option<u64>) -> BoxedReply<'_, ScopeKeyPage> {
+        Box::pin(Store::scope_keys(self, cursor))
+    }
+
     fn accepts_claims(&self) -> Result<()> {
         Store::accepts_claims(self)
     }
@@ -288,17 +441,19 @@ impl Store for AnyStore {
         self.send_claim(claim)
     }
 
-    fn settle(
-        &self,
-        id: RecordId,
-        fence: Fence,
-        end: Settlement,
-    ) -> impl Future<Output = Result<Settled>> + Send {
-        metered(
-            self.meter.as_ref(),
-            Op::Settle,
-            self.store.settle(id, fence, end),
-        )
+    /// With encryption, reads the record first: the scope decides the key of an outcome.
+    async fn settle(&self, id: RecordId, fence: Fence, end: Settlement) -> Result<Settled> {
+        let settling: BoxedReply<'_, _> = match &self.encrypting {
+            Some(encrypting) if matches!(end, Settlement::Complete { .. }) => {
+                Box::pin(async move {
+                    let scope = self.scope_of(id).await?;
+                    self.settle_encrypted(encrypting, scope, (id, fence), end)
+                        .await
+                })
+            }
+            _ => self.store.settle(id, fence, end),
+        };
+        metered(self.meter.as_ref(), Op::Settle, settling).await
     }
 
     fn renew(
@@ -314,8 +469,20 @@ impl Store for AnyStore {
         )
     }
 
-    fn read(&self, id: RecordId) -> impl Future<Output = Result<Option<Reading>>> + Send {
-        metered(self.meter.as_ref(), Op::Read, self.store.read(id))
+    async fn read(&self, id: RecordId) -> Result<Option<Reading>> {
+        let reading = metered(self.meter.as_ref(), Op::Read, self.store.read(id)).await?;
+        let (Some(reading), Some(encrypting)) = (&reading, &self.encrypting) else {
+            return match reading.as_ref().map(|it| &it.record.state) {
+                Some(State::Completed { outcome, .. })
+                    if outcome.is_encrypted() && !self.is_raw =>
+                {
+                    Err(not_configured(id))
+                }
+                _ => Ok(reading),
+            };
+        };
+        let decrypted = encrypting.reading(&*self.store, reading.clone());
+        decrypted.await.map(Some)
     }
 
     async fn list(&self, query: &Query) -> Result<Page> {
@@ -323,6 +490,9 @@ impl Store for AnyStore {
         // The engine's own records are not requests.
         page.readings
             .retain(|reading| reading.record.fingerprint.0 != FACT);
+        if let Some(encrypting) = &self.encrypting {
+            self.decrypt_page(encrypting, &mut page).await;
+        }
         Ok(page)
     }
 
@@ -336,6 +506,23 @@ impl Store for AnyStore {
 
     fn sweep(&self, at_most: u32) -> impl Future<Output = Result<u32>> + Send {
         metered(self.meter.as_ref(), Op::Sweep, self.store.sweep(at_most))
+    }
+
+    async fn scope_key(&self, scope: ScopeDigest) -> Result<Option<Bytes>> {
+        self.store.scope_key(scope).await
+    }
+
+    async fn replace_scope_key(
+        &self,
+        scope: ScopeDigest,
+        expected: Option<Bytes>,
+        key: Bytes,
+    ) -> Result<Option<Bytes>> {
+        self.store.replace_scope_key(scope, expected, key).await
+    }
+
+    async fn scope_keys(&self, cursor: Option<u64>) -> Result<ScopeKeyPage> {
+        self.store.scope_keys(cursor).await
     }
 
     fn accepts_claims(&self) -> Result<()> {

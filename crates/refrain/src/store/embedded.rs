@@ -29,15 +29,17 @@ use std::{
     time::Duration,
 };
 
-use super::{Census, Guarantees, Page, Query, Reading, Store, Watch, table::Table};
+use bytes::Bytes;
+
+use super::{Census, Guarantees, Page, Query, Reading, ScopeKeyPage, Store, Watch, table::Table};
 use crate::{
     Error, ErrorKind, Result,
     clock::{StoreClock, Timestamp},
     key::{RecordId, Secret},
     log::commit::{Queue, lock},
     record::{
-        Change, Claim, Command, Erased, Fence, Record, Reply, Settled, Settlement, State, Verdict,
-        step,
+        Change, Claim, Command, Erased, Fence, Record, Reply, ScopeDigest, Settled, Settlement,
+        State, Verdict, step,
     },
 };
 
@@ -51,6 +53,7 @@ mod movable;
 mod options;
 mod recover;
 mod scan;
+mod scope_keys;
 mod segment;
 mod snapshot;
 pub mod wire;
@@ -63,6 +66,7 @@ use maintenance::Maintenance;
 use manifest::Manifest;
 pub use movable::{Movable, MovableSlot};
 pub use options::{Durability, Options};
+use scope_keys::ScopeKeyFile;
 use segment::{Location, Segment};
 use wire::HeldLease;
 use writer::{QueuedRequest, Request};
@@ -129,6 +133,8 @@ pub(crate) struct EmbeddedState {
     latch: OnceLock<String>,
     queue: Queue<QueuedRequest>,
     maintenance: Maintenance,
+    /// The data keys of the scopes, if records are encrypted.
+    scope_keys: ScopeKeyFile,
 }
 
 /// The in-memory entry of a record.
@@ -169,6 +175,7 @@ impl Embedded {
         let folder = Folder::hold(&*options.disk, folder)?;
         options.disk = Arc::new(ReservedDisk::over(options.disk, &folder.path));
         let mut recovered = recover::recover(&*options.disk, &folder.path, &folder.secret, false)?;
+        let scope_keys = ScopeKeyFile::load(&*options.disk, &folder.path)?;
         let clock = match recovered.manifest.clock {
             Some(mark) => StoreClock::resume(options.clock.clone(), mark, recovered.latest),
             None => StoreClock::start(options.clock.clone()),
@@ -196,6 +203,7 @@ impl Embedded {
             latch: OnceLock::new(),
             queue: Queue::default(),
             maintenance: Maintenance::new(recovered.sealed),
+            scope_keys,
         });
         let threads = Mutex::new(shared.start_threads(epoch, previous)?);
         let opened = Self {
@@ -403,6 +411,27 @@ impl Store for Embedded {
     async fn sweep(&self, at_most: u32) -> Result<u32> {
         self.blocking(move |this| this.inner.shared.sweep(at_most))
             .await
+    }
+
+    async fn scope_key(&self, scope: ScopeDigest) -> Result<Option<Bytes>> {
+        self.inner.shared.scope_keys.get(scope)
+    }
+
+    async fn replace_scope_key(
+        &self,
+        scope: ScopeDigest,
+        expected: Option<Bytes>,
+        key: Bytes,
+    ) -> Result<Option<Bytes>> {
+        self.blocking(move |this| {
+            let shared = &this.inner.shared;
+            shared.replace_scope_key(scope, expected.as_ref(), key)
+        })
+        .await
+    }
+
+    async fn scope_keys(&self, cursor: Option<u64>) -> Result<ScopeKeyPage> {
+        self.inner.shared.scope_keys.page(cursor)
     }
 
     fn accepts_claims(&self) -> Result<()> {

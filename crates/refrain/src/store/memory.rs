@@ -5,14 +5,16 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
+use bytes::Bytes;
+
 use super::{
-    Census, Guarantees, Page, Query, Reading, Store, Watch,
+    Census, Guarantees, Page, Query, Reading, ScopeKeyPage, ScopeKeyTable, Store, Watch,
     table::{Table, TableEntry},
 };
 use crate::{
@@ -20,8 +22,8 @@ use crate::{
     clock::{Clock, StoreClock, SystemClock, Timestamp},
     key::{RecordId, Secret},
     record::{
-        Change, Claim, Command, Erased, Fence, Record, Reply, Settled, Settlement, State, Verdict,
-        step,
+        Change, Claim, Command, Erased, Fence, Record, Reply, ScopeDigest, Settled, Settlement,
+        State, Verdict, step,
     },
 };
 
@@ -37,6 +39,7 @@ pub struct Memory {
 #[derive(Debug)]
 struct MemoryState {
     table: Table<Box<Record>>,
+    scope_keys: Mutex<ScopeKeyTable>,
     clock: StoreClock,
     secret: Secret,
     /// Number of grants, so that no fence is issued twice.
@@ -70,6 +73,7 @@ impl Memory {
         Self {
             shared: Arc::new(MemoryState {
                 table: Table::new(),
+                scope_keys: Mutex::default(),
                 clock: StoreClock::start(clock),
                 secret: Secret::random(),
                 counter: AtomicU64::new(0),
@@ -120,6 +124,11 @@ impl Memory {
             shared.put(entry, stepped.record);
             stepped.reply
         })
+    }
+
+    fn scope_keys(&self) -> MutexGuard<'_, ScopeKeyTable> {
+        let keys = self.shared.scope_keys.lock();
+        keys.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs work that may visit every record on the blocking thread pool: on the caller's thread it would delay requests.
@@ -245,6 +254,23 @@ impl Store for Memory {
             }
         }
         Ok(swept)
+    }
+
+    async fn scope_key(&self, scope: ScopeDigest) -> Result<Option<Bytes>> {
+        Ok(self.scope_keys().get(scope))
+    }
+
+    async fn replace_scope_key(
+        &self,
+        scope: ScopeDigest,
+        expected: Option<Bytes>,
+        key: Bytes,
+    ) -> Result<Option<Bytes>> {
+        Ok(self.scope_keys().replace(scope, expected.as_ref(), key))
+    }
+
+    async fn scope_keys(&self, cursor: Option<u64>) -> Result<ScopeKeyPage> {
+        Ok(self.scope_keys().page(cursor))
     }
 
     fn accepts_claims(&self) -> Result<()> {

@@ -26,12 +26,14 @@ use std::{
 use bytes::Bytes;
 use tokio::time::timeout;
 
-use super::{Census, Guarantees, Page, Query, Reading, Store, Watch};
+use super::{Census, Guarantees, Page, Query, Reading, ScopeKeyPage, Store, Watch};
 use crate::{
     Error, ErrorKind, Result,
     clock::{Clock, SystemClock, Timestamp},
     key::{RecordId, Secret},
-    record::{Claim, Command, Erased, Fence, Settled, Settlement, State, Verdict, step},
+    record::{
+        Claim, Command, Erased, Fence, ScopeDigest, Settled, Settlement, State, Verdict, step,
+    },
 };
 
 mod entry;
@@ -302,6 +304,23 @@ impl<F: Front, S: Store> Store for Tiered<F, S> {
 
     fn sweep(&self, at_most: u32) -> impl Future<Output = Result<u32>> + Send {
         self.store.sweep(at_most)
+    }
+
+    fn scope_key(&self, scope: ScopeDigest) -> impl Future<Output = Result<Option<Bytes>>> + Send {
+        self.store.scope_key(scope)
+    }
+
+    fn replace_scope_key(
+        &self,
+        scope: ScopeDigest,
+        expected: Option<Bytes>,
+        key: Bytes,
+    ) -> impl Future<Output = Result<Option<Bytes>>> + Send {
+        self.store.replace_scope_key(scope, expected, key)
+    }
+
+    fn scope_keys(&self, cursor: Option<u64>) -> impl Future<Output = Result<ScopeKeyPage>> + Send {
+        self.store.scope_keys(cursor)
     }
 
     fn accepts_claims(&self) -> Result<()> {

@@ -15,6 +15,7 @@ mod faults;
 mod kill;
 mod movable;
 mod restart;
+mod scope_keys;
 mod sweep;
 mod torn;
 mod truncated;

@@ -56,7 +56,7 @@ async fn a_claim_of_the_old_process_stays_in_force_and_its_fence_settles() {
     let new = Embedded::open(folder.path(), handed(sent)).unwrap();
     let verdict = new.claim(claim(1)).await.unwrap();
     assert!(matches!(verdict, Verdict::InFlight { .. }), "{verdict:?}");
-    old.attach(AnyStore::new(new.clone()));
+    old.attach(&AnyStore::new(new.clone()));
     let renewed = old.renew(RecordId([1; 16]), fence, PATIENCE).await.unwrap();
     assert_eq!(renewed, Settled::Applied);
     let settled = old

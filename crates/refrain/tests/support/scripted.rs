@@ -11,12 +11,15 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use refrain::{
     Claim, Error, ErrorKind, Fence, Outcome, RecordId, Secret, Settled, Settlement, Store, Verdict,
     clock::{Clock, Steady, Timestamp},
     engine::Running,
-    record::Erased,
-    store::{Census, Guarantees, Memory, Page, Query, Reading, StateName, Watch, Watches},
+    record::{Erased, ScopeDigest},
+    store::{
+        Census, Guarantees, Memory, Page, Query, Reading, ScopeKeyPage, StateName, Watch, Watches,
+    },
 };
 use tokio::time::{Instant, sleep};
 
@@ -29,6 +32,8 @@ pub(crate) enum Op {
     Read,
     List,
     Sweep,
+    /// Reads and replaces a data key.
+    ScopeKey,
 }
 
 /// Kinds of faults.
@@ -214,6 +219,27 @@ impl Store for Scripted {
         let records = self.records.clone();
         self.run(Op::Sweep, async move { records.sweep(at_most).await })
             .await
+    }
+
+    async fn scope_key(&self, scope: ScopeDigest) -> refrain::Result<Option<Bytes>> {
+        let records = self.records.clone();
+        self.run(Op::ScopeKey, async move { records.scope_key(scope).await })
+            .await
+    }
+
+    async fn replace_scope_key(
+        &self,
+        scope: ScopeDigest,
+        expected: Option<Bytes>,
+        key: Bytes,
+    ) -> refrain::Result<Option<Bytes>> {
+        let records = self.records.clone();
+        let work = async move { records.replace_scope_key(scope, expected, key).await };
+        self.run(Op::ScopeKey, work).await
+    }
+
+    async fn scope_keys(&self, cursor: Option<u64>) -> refrain::Result<ScopeKeyPage> {
+        self.records.scope_keys(cursor).await
     }
 
     fn guarantees(&self) -> Guarantees {

@@ -37,6 +37,11 @@ pub(crate) fn shop(policy: Policy) -> Shop {
 }
 
 pub(crate) fn shop_on(policy: Policy, engine: Engine) -> Shop {
+    shop_behind(RefrainLayer::new(engine, policy))
+}
+
+pub(crate) fn shop_behind(layer: RefrainLayer) -> Shop {
+    let engine = layer.engine().clone();
     let effects = Arc::new(AtomicUsize::new(0));
     let gate = Arc::new(Semaphore::new(0));
     let (counted, gated) = (effects.clone(), gate.clone());
@@ -98,7 +103,7 @@ pub(crate) fn shop_on(policy: Policy, engine: Engine) -> Shop {
         .route("/cut", post(cut))
         .route("/fence", post(fenced))
         .route("/large", post(large))
-        .layer(RefrainLayer::new(engine.clone(), policy));
+        .layer(layer);
     Shop {
         effects,
         gate,

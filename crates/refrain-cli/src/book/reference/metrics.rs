@@ -4,8 +4,9 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use axum::{Router, body::Body, http::Request, routing::post};
 use refrain::{
-    Engine, Policy, RecordId, Result,
+    Encryption, Engine, Policy, RecordId, Result,
     consume::{self, DeadLetter, Lag},
+    encryption::MasterKey,
     engine::OperatorAction,
     http::{Decision, Observed, RefrainLayer},
     policy::File,
@@ -162,7 +163,9 @@ async fn served() -> String {
     let policy: Policy = File::parse(&file, "refrain.toml").unwrap().policy;
     let metrics = Metrics::new(&policy, "memory:");
     let telemetry = Telemetry::new(metrics.clone());
-    let engine = Engine::new(AnyStore::new(Memory::new()).with_meter(metrics));
+    let key = MasterKey::new([1; 32]);
+    let store = AnyStore::new(Memory::new()).with_encryption(Encryption::new(key));
+    let engine = Engine::new(store.clone().with_meter(metrics));
     let layer = RefrainLayer::new(engine, policy)
         .with_observer(telemetry.clone())
         .with_receipts(RECEIPTS, NoReceipts);
@@ -173,6 +176,7 @@ async fn served() -> String {
         .header("Idempotency-Key", "k")
         .body(Body::empty());
     let answer = shop.call(request.unwrap()).await.unwrap();
+    store.renew_scope_keys().await.unwrap();
     assert_eq!(answer.status(), 200);
     let admin = Admin {
         layer,
@@ -184,6 +188,7 @@ async fn served() -> String {
         configuration: serde_json::Value::Null,
         workers: Some(Arc::new(OneWorker)),
         reload: None,
+        tls: None,
         search_time: admin::SEARCH_TIME,
     };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -6,12 +6,17 @@ use serde_json::Value;
 use super::{cell, check};
 
 /// Each table of the file: its heading, its JSON pointer in the schema, and its introduction.
-const TABLES: [(&str, &str, &str); 8] = [
+const TABLES: [(&str, &str, &str); 9] = [
     ("At the top", "", "Settings of the process."),
     (
         "`[proxy]`",
         "/$defs/Proxy",
         "Limits and timeouts of the proxy itself.",
+    ),
+    (
+        "`[encryption]`",
+        "/$defs/Encryption",
+        "Keys that [encrypt the records of the store](../operating/encryption.md).",
     ),
     (
         "`[policy]`",

@@ -13,6 +13,7 @@ use tokio::{
 
 use crate::{
     clients::checked::{CheckedStream, HeadCheck, Refusal},
+    stream::Io,
     watch::{Active, Client, Watch},
 };
 
@@ -39,7 +40,7 @@ impl Pair {
         let state = Arc::<Watch>::default().open();
         let refusal = Arc::<Refusal>::default();
         let input = Input::default();
-        let stream = CheckedStream::new(stream, input, &state, LIMITS, refusal.clone());
+        let stream = CheckedStream::new(Io::Plain(stream), input, &state, LIMITS, refusal.clone());
         Self {
             client,
             stream,

@@ -16,7 +16,7 @@ use crate::{
     Error, Result, fingerprint,
     key::Sender,
     policy::{
-        Address, Class, Operation, class,
+        Address, Class, Operation, Probe, class,
         rules::{self, RuleFault},
         suggest,
         terms::WAITING_MAX,
@@ -74,14 +74,9 @@ impl Draft {
     }
 
     pub(super) fn apply_probe(&mut self, head: &Part<OperationHead>, report: &mut Report<'_>) {
-        let Some(text) = &head.values.probe else {
-            return;
-        };
-        let place = head.places.get("probe").cloned().unwrap_or_default();
-        match text.parse() {
-            Ok(probe) => self.operation.probe = Some(probe),
-            Err(error) => report.push_error(place, &error),
-        }
+        let places = &head.places;
+        let mut apply = Apply { places, report };
+        apply.probe("probe", &head.values.probe, &mut self.operation.probe);
     }
 
     /// Applies the settings of one table.
@@ -109,16 +104,29 @@ impl Draft {
         apply.list(
             "scope",
             &values.scope,
-            &["credential", "header", "path", "route", "none"],
+            &[
+                "credential",
+                "header",
+                "jwt",
+                "path",
+                "tls",
+                "route",
+                "none",
+            ],
             &mut operation.scope,
         );
         apply.list(
             "credential",
             &values.credential,
-            &["header", "cookie"],
+            &["header", "cookie", "tls"],
             &mut operation.credential,
         );
         apply.choice("replay_to", &values.replay_to, &mut operation.replay_to);
+        apply.probe(
+            "replay_probe",
+            &values.replay_probe,
+            &mut operation.replay_probe,
+        );
         apply.fingerprint(&values.fingerprint, &mut operation.fingerprint, host);
         apply.choice("guarantee", &values.guarantee, &mut terms.guarantee);
         let receipts = Given {
@@ -243,6 +251,9 @@ impl Draft {
             .into_iter()
             .map(|fault| (blame(&fault), fault))
             .collect();
+        if !report.has_client_certificates {
+            faults.extend(rules::certificates(&self.operation).map(|it| (blame(&it), it)));
+        }
         // An unparsable setting is already reported; do not also report violations that follow from it.
         faults.retain(|(place, _)| !report.has(place));
         for (place, fault) in faults {
@@ -298,6 +309,14 @@ impl Apply<'_, '_, '_> {
     ) {
         if let Some(text) = text {
             choice(field, text, name, self.place(name), self.report);
+        }
+    }
+
+    fn probe(&mut self, name: &str, text: &Option<String>, field: &mut Option<Probe>) {
+        match text.as_ref().map(|text| text.parse()) {
+            Some(Ok(probe)) => *field = Some(probe),
+            Some(Err(error)) => self.report.push_error(self.place(name), &error),
+            None => {}
         }
     }
 

@@ -114,6 +114,8 @@ pub(super) struct Report<'a> {
     found: Vec<(Range<usize>, String, String)>,
     /// Whether the secrets of the current part are read.
     pub(super) reads_secrets: bool,
+    /// Whether every client of the proxy has a verified certificate, so that operations may depend on it.
+    pub(super) has_client_certificates: bool,
 }
 
 impl<'a> Report<'a> {
@@ -123,6 +125,7 @@ impl<'a> Report<'a> {
             name,
             found: Vec::new(),
             reads_secrets: true,
+            has_client_certificates: false,
         }
     }
 

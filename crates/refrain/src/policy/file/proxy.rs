@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
-use super::{draft::Apply, problem::Report, table::Part, typed};
+use super::{Network, draft::Apply, problem::Report, table::Part, typed};
 use crate::{
     Result,
     policy::{
@@ -12,6 +12,9 @@ use crate::{
         units::{self, Size, Span},
     },
 };
+
+/// Each connection is compared with each of them.
+const TRUSTED_PROXIES_MAX: usize = 64;
 
 /// Limits and timeouts of the proxy, from `[proxy]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -171,6 +174,28 @@ pub(super) fn resolve(part: &Part<typed::Proxy>, report: &mut Report<'_>) -> Pro
     it.http10_upstream = values.http10_upstream.unwrap_or(it.http10_upstream);
     apply.choice("host", &values.host, &mut it.host);
     it
+}
+
+/// Resolves the proxies in front of this one.
+pub(super) fn trusted_proxies(part: &Part<typed::Proxy>, report: &mut Report<'_>) -> Vec<Network> {
+    let mut networks = Vec::new();
+    let mut apply = Apply {
+        places: &part.places,
+        report,
+    };
+    apply.list(
+        "trusted_proxies",
+        &part.values.trusted_proxies,
+        &[],
+        &mut networks,
+    );
+    if networks.len() > TRUSTED_PROXIES_MAX {
+        let message = format!("`trusted_proxies` has {} members", networks.len());
+        let help = format!("write at most {TRUSTED_PROXIES_MAX}; one network has many addresses");
+        let place = apply.place("trusted_proxies");
+        report.push(place, message, help);
+    }
+    networks
 }
 
 pub(super) fn time(text: &str) -> Result<Duration> {

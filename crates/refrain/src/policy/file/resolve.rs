@@ -8,15 +8,16 @@ use toml::{
 };
 
 use super::{
-    FILE_BYTES_MAX, RelaySettings, Secrets, Settings, WorkerSettings, authorization,
+    FILE_BYTES_MAX, RelaySettings, Secrets, Settings, TlsSettings, WorkerSettings, authorization,
     draft::Draft,
+    encryption, jwt,
     problem::{FOUND_MAX, Report},
     proxy,
     relay::{self, RELAYS_MAX},
     server, signed,
     table::{self, ConfigTable, Part, Places},
-    telemetry,
-    typed::{OperationHead, Proxy, Relay, Section, Server, Worker},
+    telemetry, tls,
+    typed::{OperationHead, Proxy, Relay, Section, Server, Tls, Worker},
     worker::{self, WORKERS_MAX},
 };
 use crate::policy::{
@@ -53,12 +54,25 @@ pub(super) fn settings(
     table::refuse_unknown(&mut root, ConfigTable::Top, report);
     let policy = root.remove("policy");
     let proxy = self::proxy(root.remove("proxy"), overrides, report);
+    let tls = self::tls(root.remove("tls"), "tls", overrides, report);
+    let admin_tls = self::tls(root.remove("admin_tls"), "admin_tls", overrides, report);
+    report.reads_secrets = secrets.has_store();
+    let encryption = root.remove("encryption").and_then(|value| {
+        let (table, at) = table_of(value, "write [encryption], once", report)?;
+        encryption::resolve(table, at, report)
+    });
     let operations = root.remove("operation");
+    let tokens = root.remove("jwt");
     let workers = self::workers(root.remove("worker"), secrets, report);
     let relays = self::relays(root.remove("relay"), secrets, overrides, report);
     let server = self::server(root, secrets, overrides, report);
     report.reads_secrets = secrets.has_operations();
-    let policy = self::policy(policy, operations, report);
+    report.has_client_certificates = tls.as_ref().is_some_and(TlsSettings::requires_client);
+    let has_keys = tokens.is_some();
+    let jwt = tokens
+        .and_then(|value| table_of(value, "write [jwt], once", report))
+        .and_then(|(table, at)| jwt::resolve(table, at, report));
+    let policy = self::policy(policy, operations, has_keys, report);
     Some(Settings {
         listen: server.listen,
         admin: server.admin,
@@ -66,13 +80,18 @@ pub(super) fn settings(
         upstream: server.upstream,
         store: server.store,
         durability: server.durability,
+        encryption,
         audit_log: server.audit_log,
         problems: server.problems,
         proxy: proxy::resolve(&proxy, report),
+        tls,
+        admin_tls,
+        trusted_proxies: proxy::trusted_proxies(&proxy, report),
         access_log: telemetry::access_log(&proxy, report),
         traces: telemetry::traces(&proxy, report),
         workers,
         relays,
+        jwt,
         policy,
     })
 }
@@ -89,6 +108,30 @@ fn proxy(
     table::refuse_unknown(&mut table, ConfigTable::Proxy, report);
     table::replace::<Proxy>(&mut table, overrides);
     table::read(table, report)
+}
+
+/// Resolves the TLS of a listener. An override is named after the table and the setting, such as `tls_key`.
+fn tls(
+    value: Option<Value<'_>>,
+    name: &str,
+    overrides: &[(&str, &str)],
+    report: &mut Report<'_>,
+) -> Option<TlsSettings> {
+    let help = &format!("write [{name}], once");
+    let written = value.and_then(|value| table_of(value, help, report));
+    let above: Vec<_> = overrides
+        .iter()
+        .filter_map(|(name_of, value)| {
+            let setting = name_of.strip_prefix(name)?.strip_prefix('_')?;
+            Some((setting, *value))
+        })
+        .collect();
+    if written.is_none() && above.is_empty() {
+        return None;
+    }
+    let (mut table, at) = written.unwrap_or_default();
+    table::replace::<Tls>(&mut table, &above);
+    tls::resolve(table, at, report)
 }
 
 /// Resolves the settings at the top of the file. A wrong value is an error also if it is overridden; only its
@@ -114,13 +157,21 @@ fn server(
 fn policy(
     policy: Option<Value<'_>>,
     operations: Option<Value<'_>>,
+    has_keys: bool,
     report: &mut Report<'_>,
 ) -> Policy {
     let (base, base_places) = base(policy, report);
+    if !has_keys {
+        refuse_tokens(&base.operation, base_places.get("scope"), report);
+    }
     let (mut resolved, mut places) = (Vec::new(), Vec::new());
     let several = "match several operations with one pattern that has {name} or *";
     for (table, at) in tables(operations, "operation", OPERATIONS_MAX, several, report) {
+        let scope_at = table.get("scope").map(Spanned::span);
         if let Some((operation, place)) = operation(table, at, &base, &base_places, report) {
+            if !has_keys {
+                refuse_tokens(&operation, scope_at.as_ref(), report);
+            }
             resolved.push(operation);
             places.push(place);
         }
@@ -132,6 +183,15 @@ fn policy(
         tell_clash(clash, &policy, &places, report);
     }
     policy
+}
+
+/// Reports a scope that needs tokens, in a file that does not say which ones are valid.
+fn refuse_tokens(operation: &Operation, place: Option<&Range<usize>>, report: &mut Report<'_>) {
+    if let Some(place) = place.filter(|_| operation.needs_token()) {
+        let message = "a scope with `jwt:` needs verified tokens, and the file has no [jwt]";
+        let help = format!("add the table [jwt]: {}", jwt::HELP);
+        report.push(place.clone(), message, help);
+    }
 }
 
 fn workers(

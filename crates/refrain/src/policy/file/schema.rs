@@ -7,7 +7,10 @@ use serde_json::Value;
 
 use super::forms::FingerprintTable;
 use super::relay::RELAYS_MAX;
-use super::typed::{Authorization, OperationHead, Proxy, Relay, Section, Server, Signed, Worker};
+use super::typed::{
+    Authorization, Encryption, Jwt, OperationHead, Proxy, Relay, Section, Server, Signed, Tls,
+    Worker,
+};
 use super::worker::WORKERS_MAX;
 use crate::policy::{
     OPERATIONS_MAX,
@@ -24,6 +27,14 @@ struct Whole {
     server: Server,
     /// Limits and timeouts of the proxy.
     proxy: Option<Proxy>,
+    /// Keys that encrypt the records of the store. Default: records are not encrypted.
+    encryption: Option<Encryption>,
+    /// TLS towards clients. Default: none; clients speak plain HTTP.
+    tls: Option<Tls>,
+    /// TLS of the admin listener. Default: none.
+    admin_tls: Option<Tls>,
+    /// Tokens whose claims a scope is made of.
+    jwt: Option<Jwt>,
     /// Settings of every guarded operation; POST and PATCH are guarded by default.
     policy: Option<Section>,
     /// Guarded operations. Their own settings override those of their class, which override `[policy]`.
@@ -129,7 +140,8 @@ macro_rules! text {
 text! {
     Address: r"^(\[[0-9A-Fa-f:.]+\]|[0-9.]+):[0-9]{1,5}$";
     HostName: r"^[0-9A-Za-z.-]+$";
-    Upstream: r"^https?://[^/?#@\s]+/?$";
+    Upstream: r"^https?://[^/?#@\s]+(/[^?#\s]*)?$";
+    NetworkText: r"^[0-9A-Fa-f:.]+(/[0-9]{1,3})?$";
     OtlpUrl: r"^https?://[^/?#@\s]+(/[^?#\s]*)?$";
     StoreUrl: store_pattern(|_| true);
     BrokerUrl: any_of(broker_schemes().map(|it| (it, AddressForm::Url)));
@@ -139,8 +151,8 @@ text! {
     ReceiptsUrl: store_pattern(|id| id == BackendId::Postgres);
     ProblemBase: r"^(/|https?://).*/$|^/$";
     KeySource: r"^(header:[^\s:]+|body:/.*|derive|natural:.*\{/.*\}.*|preset:[a-z-]+)$";
-    ScopeText: r"^(credential|route|none|header:[^\s:]+|path:.+)$";
-    CredentialText: r"^(header|cookie):[^\s:]+$";
+    ScopeText: r"^(credential|route|none|tls:subject|header:[^\s:]+|jwt:.+|path:.+)$";
+    CredentialText: r"^((header|cookie):[^\s:]+|tls:subject)$";
     FingerprintText: r"^(method|path|query|body|host|body:/.*|header:[^\s:]+)$";
     Duration: r"^(?=[0-9])([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?$";
     HeaderName: r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$";
@@ -148,6 +160,9 @@ text! {
     VariableName: r"^[A-Z0-9_]+$";
     PathText: r"^.+$";
     ProbeText: r"^GET /\S*\{[^{}]+\}\S*$";
+    JwksUrl: r"^https?://[^/?#@\s]+([/?][^#\s]*)?$";
+    JwtAlgorithm: r"^((RS|PS|HS)(256|384|512)|ES256|ES384|EdDSA)$";
+    ReplayProbeText: r"^GET /\S*$";
 }
 
 /// Pattern of the store addresses of some backends.

@@ -135,17 +135,27 @@ fn hosts(list: Option<&List>, whole: &Range<usize>, report: &mut Report<'_>) -> 
 }
 
 fn upstream(url: &str, at: Range<usize>, report: &mut Report<'_>) -> Option<String> {
-    let url = url.strip_suffix('/').unwrap_or(url);
-    let authority = url
+    let url = url.trim_end_matches('/');
+    let rest = url
         .strip_prefix("http://")
         .or_else(|| url.strip_prefix("https://"));
-    let is_host = |byte: u8| byte.is_ascii_graphic() && !b"/?#@\\".contains(&byte);
-    if authority.is_some_and(|host| !host.is_empty() && host.bytes().all(is_host)) {
+    if rest.is_some_and(is_authority_and_path) {
         return Some(url.into());
     }
-    let help = "write only scheme, host and port, such as \"http://127.0.0.1:3000\"";
+    let help = "write scheme, host, port and, if there is one, the base path, such as \"http://127.0.0.1:3000/shop\"";
     report.push(at, "invalid URL in `upstream`", help);
     None
+}
+
+/// Whether a text is a host, with a port or not, and a base path or none.
+fn is_authority_and_path(text: &str) -> bool {
+    let (host, path) = text.split_once('/').unwrap_or((text, ""));
+    let is_plain = |byte: u8| byte.is_ascii_graphic() && !b"?#@\\".contains(&byte);
+    // A path with empty or dot segments would not be the one that the upstream sees.
+    let is_segment = |segment: &str| !matches!(segment, "" | "." | "..");
+    !host.is_empty()
+        && text.bytes().all(is_plain)
+        && (path.is_empty() || path.split('/').all(is_segment))
 }
 
 fn stores(part: &Part<Server>, report: &mut Report<'_>) -> Vec<Address> {

@@ -10,15 +10,12 @@ use toml::{
 
 use super::{
     problem::Report,
-    typed::{Authorization, OperationHead, Proxy, Relay, Section, Server, Signed, Worker},
+    typed::{
+        Authorization, Encryption, Jwt, OperationHead, Proxy, Relay, Section, Server, Signed, Tls,
+        Worker,
+    },
 };
 use crate::policy::suggest;
-
-/// Planned settings, and the reason why this version rejects them.
-const LATER: [(&str, &str); 1] = [(
-    "replay_probe",
-    "probing the upstream before a replay is not implemented",
-)];
 
 /// Byte ranges of the values of a table, by name.
 pub(super) type Places = HashMap<String, Range<usize>>;
@@ -35,24 +32,30 @@ pub(super) struct Part<T> {
 pub(super) enum ConfigTable {
     Top,
     Proxy,
+    Jwt,
+    Encryption,
     Policy,
     Operation,
     Signature,
     Worker,
     Authorization,
     Relay,
+    Tls,
 }
 
 impl ConfigTable {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 11] = [
         Self::Top,
         Self::Proxy,
+        Self::Jwt,
+        Self::Encryption,
         Self::Policy,
         Self::Operation,
         Self::Signature,
         Self::Worker,
         Self::Authorization,
         Self::Relay,
+        Self::Tls,
     ];
 
     /// Names of the settings that belong in this table.
@@ -60,10 +63,22 @@ impl ConfigTable {
         match self {
             Self::Top => [
                 fields::<Server>(),
-                &["proxy", "policy", "operation", "worker", "relay"],
+                &[
+                    "proxy",
+                    "tls",
+                    "admin_tls",
+                    "encryption",
+                    "jwt",
+                    "policy",
+                    "operation",
+                    "worker",
+                    "relay",
+                ],
             ]
             .concat(),
             Self::Proxy => fields::<Proxy>().to_vec(),
+            Self::Jwt => fields::<Jwt>().to_vec(),
+            Self::Encryption => fields::<Encryption>().to_vec(),
             Self::Policy => fields::<Section>().to_vec(),
             Self::Operation => [
                 fields::<OperationHead>(),
@@ -75,6 +90,7 @@ impl ConfigTable {
             Self::Worker => [fields::<Worker>(), &["authorization"]].concat(),
             Self::Authorization => fields::<Authorization>().to_vec(),
             Self::Relay => fields::<Relay>().to_vec(),
+            Self::Tls => fields::<Tls>().to_vec(),
         }
     }
 }
@@ -84,12 +100,15 @@ impl fmt::Display for ConfigTable {
         f.write_str(match self {
             Self::Top => "at the top of the file",
             Self::Proxy => "in [proxy]",
+            Self::Jwt => "in [jwt]",
+            Self::Encryption => "in [encryption]",
             Self::Policy => "in [policy]",
             Self::Operation => "in [[operation]]",
             Self::Signature => "in `signature`",
             Self::Worker => "in [[worker]]",
             Self::Authorization => "in `authorization` or `probe_authorization`",
             Self::Relay => "in [[relay]]",
+            Self::Tls => "in [tls] or [admin_tls]",
         })
     }
 }
@@ -113,11 +132,19 @@ fn unknown(
     report: &mut Report<'_>,
 ) {
     let text = name.get_ref().as_ref();
-    if let Some((_, reason)) = LATER.iter().find(|(later, _)| *later == text) {
-        let message = format!("`{text}` is not available in this version: {reason}");
-        return report.push(name.span(), message, "remove it");
+    if text == "key" && place == ConfigTable::Encryption {
+        let help =
+            "write key_env with the name of an environment variable, or key_file with a path";
+        return report.push(name.span(), "this file must not contain a key", help);
     }
-    if text == "secret" && [ConfigTable::Signature, ConfigTable::Authorization].contains(&place) {
+    if text == "secret"
+        && [
+            ConfigTable::Signature,
+            ConfigTable::Authorization,
+            ConfigTable::Jwt,
+        ]
+        .contains(&place)
+    {
         let help =
             "write secret_env with the name of an environment variable, or secret_file with a path";
         return report.push(name.span(), "this file must not contain a secret", help);

@@ -16,6 +16,7 @@ use super::{
     forms::{Audit, Fingerprint},
     proxy::HostHeader,
     schema,
+    tls::ClientAuth,
 };
 use crate::{
     Guarantee,
@@ -23,6 +24,9 @@ use crate::{
     key::{Sender, Syntax},
     policy::{Class, Duplicates, KeysKept, Mode, OnStoreFailure, Paths, ReplayTo, Reply},
 };
+
+mod jwt;
+pub(super) use jwt::Jwt;
 
 /// Process settings, at the top of the file.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -38,7 +42,8 @@ pub(super) struct Server {
     /// they need an admin token. Default: none.
     #[schemars(with = "Option<schema::OneOrMore<schema::HostName>>")]
     pub(super) admin_hosts: Option<List>,
-    /// URL of the upstream service: scheme, host and port, such as `http://127.0.0.1:3000`.
+    /// URL of the upstream service: scheme, host and port, such as `http://127.0.0.1:3000`, and a path that requests are
+    /// sent below, if there is one.
     #[schemars(with = "Option<schema::Upstream>")]
     pub(super) upstream: Option<String>,
     /// Store for the records. With two (a list, or separated by a comma), the first is a cache of outcomes
@@ -61,6 +66,25 @@ pub(super) struct Server {
     /// URL prefix of the `type` of problem responses. Default: /.well-known/refrain/problems/.
     #[schemars(with = "Option<schema::ProblemBase>")]
     pub(super) problems: Option<String>,
+}
+
+/// Keys that encrypt the records of the store. A key is 32 bytes, as 64 hexadecimal digits or as base64.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Encryption {
+    /// Environment variable with the key, or `NAME_FILE` with the path of a file that holds it. Without a key, new
+    /// records are not encrypted.
+    #[schemars(with = "Option<schema::VariableName>")]
+    pub(super) key_env: Option<String>,
+    /// File with the key. Use instead of `key_env`.
+    #[schemars(with = "Option<schema::PathText>")]
+    pub(super) key_file: Option<String>,
+    /// Environment variables with keys that only decrypt, as for `key_env`. Default: none.
+    #[schemars(with = "Option<schema::OneOrMore<schema::VariableName>>")]
+    pub(super) previous_key_envs: Option<List>,
+    /// Files with keys that only decrypt. Default: none.
+    #[schemars(with = "Option<schema::OneOrMore<schema::PathText>>")]
+    pub(super) previous_key_files: Option<List>,
 }
 
 /// Limits and timeouts of the proxy.
@@ -111,6 +135,10 @@ pub(super) struct Proxy {
     /// `Host` header that the upstream receives. Default: client.
     #[schemars(with = "Option<HostHeader>")]
     pub(super) host: Option<String>,
+    /// Networks and addresses of proxies in front of this one, whose `X-Forwarded-*` and `Forwarded` are believed. From all
+    /// other clients these headers are replaced. Default: none.
+    #[schemars(with = "Option<schema::OneOrMore<schema::NetworkText>>")]
+    pub(super) trusted_proxies: Option<List>,
     /// Accept a response to a guarded request that ends with its connection, as in HTTP/1.0. If false, the outcome
     /// of such a request is unknown, because the response may be truncated. Default: false.
     pub(super) http10_upstream: Option<bool>,
@@ -130,6 +158,30 @@ pub(super) struct Proxy {
     /// Part of the requests without a `traceparent` that are traced: 0.0 to 1.0. Default: 1.0.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub(super) otlp_sample_ratio: Option<f64>,
+}
+
+/// TLS of a listener: its certificate and key, and the certificates of its clients.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Tls {
+    /// PEM file with the server's certificate, then the intermediate ones. It is read again when it changes.
+    #[schemars(with = "Option<schema::PathText>")]
+    pub(super) certificate: Option<String>,
+    /// PEM file with the private key of the certificate, without a passphrase. It is read again when it changes.
+    #[schemars(with = "Option<schema::PathText>")]
+    pub(super) key: Option<String>,
+    /// PEM file with the authorities that may issue certificates of clients. Default: clients are not asked for one.
+    #[schemars(with = "Option<schema::PathText>")]
+    pub(super) client_ca: Option<String>,
+    /// Whether a client without a certificate is rejected. Default: required.
+    #[schemars(with = "Option<ClientAuth>")]
+    pub(super) client_auth: Option<String>,
+    /// Maximum time for a TLS handshake. Default: 10s.
+    #[schemars(with = "Option<schema::Duration>")]
+    pub(super) handshake_timeout: Option<Scalar>,
+    /// Maximum number of unfinished TLS handshakes; a further one ends the oldest: 1 to 100000. Default: 1000.
+    #[schemars(with = "Option<usize>")]
+    pub(super) handshakes_max: Option<Scalar>,
 }
 
 /// Settings that `[policy]` and every `[[operation]]` share.
@@ -156,6 +208,10 @@ pub(super) struct Section {
     /// Callers that may receive a replay. Default: same-credential.
     #[schemars(with = "Option<ReplayTo>")]
     pub(super) replay_to: Option<String>,
+    /// Request that asks the upstream before a replay whether the caller may see it, such as `GET /me`: 2xx allows it,
+    /// 401 and 403 refuse it. Default: none.
+    #[schemars(with = "Option<schema::ReplayProbeText>")]
+    pub(super) replay_probe: Option<String>,
     /// Parts of the request that a retry must repeat unchanged, besides the host.
     /// To exclude the host, set `fingerprint.host = false`. Default: method, path, query and body.
     #[schemars(with = "Option<schema::FingerprintForm>")]
@@ -214,7 +270,7 @@ pub(super) struct Section {
     /// Maximum size of a response body that is stored with its outcome: up to 64MiB. Default: 8MiB.
     #[schemars(with = "Option<schema::Size>")]
     pub(super) outcome_bytes_max: Option<Scalar>,
-    /// When a response is sent to the client. Default: stored.
+    /// When a response is sent to the client. Default: auto, which streams responses of the type `text/event-stream`.
     #[schemars(with = "Option<Reply>")]
     pub(super) reply: Option<String>,
     /// Enforce the policy, or only observe. Default: enforce.

@@ -345,7 +345,8 @@ pub(super) fn decode(kind: ImageKind, id: RecordId, image: &Bytes) -> Option<Opt
             let retention_ends = time(&mut reader, DAY_ZERO)?;
             let remember_ends = time(&mut reader, retention_ends)?;
             check(kind, id, image, &mut reader)?;
-            let outcome = Outcome::decode(image.slice_ref(reader.0), id).ok()?;
+            let outcome = Outcome::decode(image.slice_ref(reader.0), id).ok();
+            let outcome = outcome.filter(|outcome| outcome.fits(fence))?;
             let state = State::Completed {
                 fence,
                 outcome,

@@ -11,6 +11,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use bytes::Bytes;
 use tokio::{
     sync::watch,
     time::{Instant, sleep},
@@ -20,8 +21,8 @@ use super::{Embedded, Options, wire::HeldLease};
 use crate::{
     Error, ErrorKind, RecordId, Result,
     key::Secret,
-    record::{Claim, Erased, Fence, Settled, Settlement, Verdict},
-    store::{AnyStore, Census, Guarantees, Page, Query, Reading, Store, Watch},
+    record::{Claim, Erased, Fence, ScopeDigest, Settled, Settlement, Verdict},
+    store::{AnyStore, Census, Guarantees, Page, Query, Reading, ScopeKeyPage, Store, Watch},
 };
 
 /// How often [`Movable::detach`] looks whether the calls in progress have ended.
@@ -157,8 +158,9 @@ impl Movable {
     }
 
     /// Makes all calls through `store` from now on, which reaches the process that has opened the store.
-    pub fn attach(&self, store: AnyStore) {
-        self.put(Holder::Elsewhere(store));
+    /// Records pass as they are stored: each process encrypts its own.
+    pub fn attach(&self, store: &AnyStore) {
+        self.put(Holder::Elsewhere(store.as_stored()));
     }
 
     /// The folder of the store.
@@ -291,6 +293,37 @@ impl Store for Movable {
         match &*self.holder(false).await {
             Holder::Here(store) | Holder::Closing(store) => store.sweep(at_most).await,
             _ => Ok(0),
+        }
+    }
+
+    async fn scope_key(&self, scope: ScopeDigest) -> Result<Option<Bytes>> {
+        match &*self.holder(false).await {
+            Holder::Here(store) | Holder::Closing(store) => store.scope_key(scope).await,
+            Holder::Elsewhere(store) => store.scope_key(scope).await,
+            Holder::Moving => Err(moved_away()),
+        }
+    }
+
+    async fn replace_scope_key(
+        &self,
+        scope: ScopeDigest,
+        expected: Option<Bytes>,
+        key: Bytes,
+    ) -> Result<Option<Bytes>> {
+        match &*self.holder(false).await {
+            Holder::Here(store) | Holder::Closing(store) => {
+                store.replace_scope_key(scope, expected, key).await
+            }
+            Holder::Elsewhere(store) => store.replace_scope_key(scope, expected, key).await,
+            Holder::Moving => Err(moved_away()),
+        }
+    }
+
+    async fn scope_keys(&self, cursor: Option<u64>) -> Result<ScopeKeyPage> {
+        match &*self.holder(false).await {
+            Holder::Here(store) | Holder::Closing(store) => store.scope_keys(cursor).await,
+            Holder::Elsewhere(store) => store.scope_keys(cursor).await,
+            Holder::Moving => Err(moved_away()),
         }
     }
 

@@ -11,14 +11,18 @@ use crate::{
     Credential, Error, ErrorKind, Fence, Fingerprint, Guarantee, Outcome, RecordId, Result,
     clock::Timestamp,
     record::{
-        Claim, Claimant, Doubt, Grant, Origin, Reason, Record, Settled, Settlement, State, Verdict,
+        Claim, Claimant, Doubt, Grant, Origin, Reason, Record, ScopeDigest, Settled, Settlement,
+        State, Verdict,
     },
-    store::{AnyStore, Reading, Store as _},
+    store::{AnyStore, Reading, ScopeKeyPage, Store as _},
     varint::{self, Reader},
 };
 
 /// Version of the format of calls, replies and leases.
 pub const VERSION: u32 = 1;
+
+/// Stands for the record in replies that are about none.
+pub const NO_RECORD: RecordId = RecordId([0; size_of::<RecordId>()]);
 
 /// A call that a process makes to a store that another process holds.
 #[derive(Debug, Clone)]
@@ -31,6 +35,12 @@ pub enum Call {
     Renew(RecordId, Fence, Duration),
     /// [`Store::read`](crate::Store::read).
     Read(RecordId),
+    /// [`Store::scope_key`](crate::Store::scope_key).
+    ScopeKey(ScopeDigest),
+    /// [`Store::replace_scope_key`](crate::Store::replace_scope_key).
+    ReplaceScopeKey(ScopeDigest, Option<Bytes>, Bytes),
+    /// [`Store::scope_keys`](crate::Store::scope_keys).
+    ScopeKeys(Option<u64>),
 }
 
 /// The reply to a [`Call`].
@@ -42,6 +52,10 @@ pub enum CallReply {
     Settled(Settled),
     /// To a read.
     Reading(Option<Reading>),
+    /// To a scope's key, read or replaced.
+    ScopeKey(Option<Bytes>),
+    /// To a page of the scopes' keys.
+    ScopeKeys(ScopeKeyPage),
 }
 
 /// A lease in force, which a store that another process opens keeps.
@@ -83,6 +97,20 @@ impl Call {
                 out.push(4);
                 out.extend(id.0);
             }
+            Self::ScopeKey(scope) => {
+                out.push(5);
+                out.extend(scope.0);
+            }
+            Self::ReplaceScopeKey(scope, expected, key) => {
+                out.push(6);
+                out.extend(scope.0);
+                put_option(&mut out, expected.as_ref(), put_sized);
+                put_sized(&mut out, key);
+            }
+            Self::ScopeKeys(cursor) => {
+                out.push(7);
+                put_option(&mut out, *cursor, varint::put);
+            }
         }
         out
     }
@@ -104,12 +132,20 @@ impl Call {
                 time(&mut reader)?,
             ),
             4 => Self::Read(RecordId(reader.array()?)),
+            5 => Self::ScopeKey(ScopeDigest(reader.array()?)),
+            6 => {
+                let scope = ScopeDigest(reader.array()?);
+                let expected = option(&mut reader, |it| sized(it, bytes))?;
+                Self::ReplaceScopeKey(scope, expected, sized(&mut reader, bytes)?)
+            }
+            7 => Self::ScopeKeys(option(&mut reader, Reader::varint)?),
             _ => return None,
         })
     }
 
-    /// Makes the call, and encodes its reply.
+    /// Makes the call, and encodes its reply. Records pass as they are stored: the caller encrypts and decrypts them.
     pub async fn answer(self, store: &AnyStore) -> Vec<u8> {
+        let store = &store.as_stored();
         let (id, reply) = match self {
             Self::Claim(claim) => {
                 let id = claim.id;
@@ -124,6 +160,18 @@ impl Call {
                 (id, renewed.map(CallReply::Settled))
             }
             Self::Read(id) => (id, store.read(id).await.map(CallReply::Reading)),
+            Self::ScopeKey(scope) => {
+                let key = store.scope_key(scope).await;
+                (NO_RECORD, key.map(CallReply::ScopeKey))
+            }
+            Self::ReplaceScopeKey(scope, expected, key) => {
+                let key = store.replace_scope_key(scope, expected, key).await;
+                (NO_RECORD, key.map(CallReply::ScopeKey))
+            }
+            Self::ScopeKeys(cursor) => {
+                let page = store.scope_keys(cursor).await;
+                (NO_RECORD, page.map(CallReply::ScopeKeys))
+            }
         };
         encode_reply(id, &reply)
     }
@@ -152,6 +200,18 @@ fn encode_reply(id: RecordId, reply: &Result<CallReply>) -> Vec<u8> {
         Ok(CallReply::Reading(Some(reading))) => {
             out.push(4);
             put_reading(&mut out, id, reading);
+        }
+        Ok(CallReply::ScopeKey(key)) => {
+            out.push(6);
+            put_option(&mut out, key.as_ref(), put_sized);
+        }
+        Ok(CallReply::ScopeKeys(page)) => {
+            out.push(7);
+            put_option(&mut out, page.next, varint::put);
+            for (scope, key) in &page.keys {
+                out.extend(scope.0);
+                put_sized(&mut out, key);
+            }
         }
         Err(error) => {
             out.push(5);
@@ -197,6 +257,16 @@ fn read_reply(bytes: &Bytes, id: RecordId) -> Option<Result<CallReply>> {
                 true => error.unapplied(),
                 false => error,
             }));
+        }
+        6 => CallReply::ScopeKey(option(&mut reader, |it| sized(it, bytes))?),
+        7 => {
+            let next = option(&mut reader, Reader::varint)?;
+            let mut keys = Vec::new();
+            while !reader.0.is_empty() {
+                let scope = ScopeDigest(reader.array()?);
+                keys.push((scope, sized(&mut reader, bytes)?));
+            }
+            CallReply::ScopeKeys(ScopeKeyPage { keys, next })
         }
         _ => return None,
     }))
@@ -399,6 +469,16 @@ fn put_time(out: &mut Vec<u8>, time: Duration) {
 
 fn time(reader: &mut Reader<'_>) -> Option<Duration> {
     reader.varint().map(Duration::from_nanos)
+}
+
+fn put_sized(out: &mut Vec<u8>, part: &Bytes) {
+    varint::put(out, part.len() as u64);
+    out.extend_from_slice(part);
+}
+
+/// A part of `bytes`, which the reader reads.
+fn sized(reader: &mut Reader<'_>, bytes: &Bytes) -> Option<Bytes> {
+    reader.sized().map(|part| bytes.slice_ref(part))
 }
 
 fn put_option<T>(out: &mut Vec<u8>, value: Option<T>, put: impl FnOnce(&mut Vec<u8>, T)) {

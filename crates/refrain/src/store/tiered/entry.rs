@@ -79,7 +79,8 @@ impl FrontEntry {
         let retention_ends = Timestamp(u64::from_be_bytes(reader.next()?));
         let remember_ends = Timestamp(u64::from_be_bytes(reader.next()?));
         let read_at = Timestamp(u64::from_be_bytes(reader.next()?));
-        let outcome = Outcome::decode(bytes.slice(HEAD_LEN..content_len), id).ok()?;
+        let outcome = Outcome::decode(bytes.slice(HEAD_LEN..content_len), id).ok();
+        let outcome = outcome.filter(|outcome| outcome.fits(fence))?;
         let state = State::Completed {
             fence,
             outcome,
