@@ -137,7 +137,9 @@ async fn tiered(front: &str, store: &str, options: embedded::Options) -> Result<
     let front = redis::RedisFront::open(front)?;
     let store = open_with(store, options).await?;
     let losses = store.losses().to_owned();
-    Ok(AnyStore::new(Tiered::new(front, store)).with_losses(losses))
+    // The tiered store as a whole encrypts, so its parts pass encrypted outcomes on.
+    let tiered = Tiered::new(front, store.as_stored());
+    Ok(AnyStore::new(tiered).with_losses(losses))
 }
 
 #[cfg(not(feature = "redis"))]

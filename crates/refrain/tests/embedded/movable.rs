@@ -2,9 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use refrain::{
-    Fingerprint, Outcome, RecordId, Store,
-    record::{Claim, Reason, Settled, Settlement, Verdict},
+    Encryption, Fingerprint, Outcome, RecordId, Store,
+    encryption::MasterKey,
+    record::{Claim, Reason, ScopeDigest, Settled, Settlement, Verdict},
     store::{
         AnyStore, Embedded, Reading,
         embedded::{
@@ -211,6 +213,58 @@ async fn calls_and_replies_survive_the_way_over_bytes() {
         .await
         .unwrap();
     assert!(matches!(reply, CallReply::Settled(Settled::Fenced)));
+}
+
+#[tokio::test]
+async fn the_keys_of_scopes_survive_the_way_over_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = AnyStore::new(Embedded::open(folder.path(), Options::default()).unwrap());
+    let scope = ScopeDigest([7; 8]);
+    let key = async |asked: Call| match call(&store, wire::NO_RECORD, asked).await {
+        Ok(CallReply::ScopeKey(key)) => key,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(key(Call::ScopeKey(scope)).await, None);
+    let (first, second) = (Bytes::from_static(b"first"), Bytes::from_static(b"second"));
+    for (expected, new, now) in [
+        (None, &first, &first),
+        (None, &second, &first),
+        (Some(first.clone()), &second, &second),
+    ] {
+        let replaced = key(Call::ReplaceScopeKey(scope, expected, new.clone())).await;
+        assert_eq!(replaced.as_ref(), Some(now));
+    }
+    assert_eq!(key(Call::ScopeKey(scope)).await, Some(second.clone()));
+    let reply = call(&store, wire::NO_RECORD, Call::ScopeKeys(None)).await;
+    let Ok(CallReply::ScopeKeys(page)) = reply else {
+        panic!("{reply:?}");
+    };
+    assert_eq!((page.keys, page.next), (vec![(scope, second)], None));
+}
+
+#[tokio::test]
+async fn encrypted_outcomes_pass_between_the_processes_as_they_are_stored() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys = || Encryption::new(MasterKey::new([1; 32]));
+    let moving = Movable::open(folder.path(), Options::default())
+        .await
+        .unwrap();
+    let old = AnyStore::new(moving.clone()).with_encryption(keys());
+    let fence = granted(&old, 1).await;
+    let leases = moving.detach(PATIENCE).await.unwrap();
+
+    let new = Embedded::open(folder.path(), handed(leases)).unwrap();
+    let new = AnyStore::new(new).with_encryption(keys());
+    moving.attach(&new);
+    let id = RecordId([1; 16]);
+    let settled = old.settle(id, fence, complete()).await.unwrap();
+    assert_eq!(settled, Settled::Applied);
+    let stored = new.as_stored().claim(claim(1)).await.unwrap();
+    assert!(matches!(stored, Verdict::Replay(it) if it.is_encrypted()));
+    for store in [&old, &new] {
+        let verdict = store.claim(claim(1)).await.unwrap();
+        assert!(matches!(verdict, Verdict::Replay(it) if it.body() == "charged"));
+    }
 }
 
 #[tokio::test]
