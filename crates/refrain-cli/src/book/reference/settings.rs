@@ -6,12 +6,22 @@ use serde_json::Value;
 use super::{cell, check};
 
 /// Each table of the file: its heading, its JSON pointer in the schema, and its introduction.
-const TABLES: [(&str, &str, &str); 9] = [
+const TABLES: [(&str, &str, &str); 11] = [
     ("At the top", "", "Settings of the process."),
     (
         "`[proxy]`",
         "/$defs/Proxy",
         "Limits and timeouts of the proxy itself.",
+    ),
+    (
+        "`[tls]` and `[admin_tls]`",
+        "/$defs/Tls",
+        "[TLS](../operating/tls.md) towards clients, and of the admin listener.",
+    ),
+    (
+        "`[jwt]`",
+        "/$defs/Jwt",
+        "Tokens whose claims [a scope](../concepts/scope.md#claims-of-a-verified-token) is made of.",
     ),
     (
         "`[encryption]`",
