@@ -336,7 +336,7 @@ fn declared_length(headers: &HeaderMap) -> u64 {
     length.unwrap_or_default()
 }
 
-/// The head of a response, with the reason why it is none of the upstream.
+/// The head of a response, with the reason if the upstream did not send it.
 fn read_response(
     message: HttpHeaders,
     origin: &ResponseOrigin,

@@ -172,7 +172,7 @@ impl CheckedStream {
         self.client.answered() == self.passed
     }
 
-    /// Writes the interim responses that wait, if hyper is not in the midst of a response.
+    /// Writes the interim responses that wait, unless hyper is writing a response.
     fn poll_interim(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.is_flushed {
             return Poll::Ready(Ok(()));
